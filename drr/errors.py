@@ -1,0 +1,167 @@
+"""Every exception drr raises, in one shallow tree.
+
+A message carries the offending value, the limit it broke and what to do about it; the same facts are
+attributes of the exception, so that a caller never has to parse prose. Only classes that somebody can
+catch to some purpose exist; programming errors inside drr stay ``AssertionError``.
+"""
+
+from __future__ import annotations
+
+
+class DrrError(Exception):
+    """Base of every error that drr raises on purpose."""
+
+
+class InvalidValue(DrrError, ValueError):
+    """Raised when a value given by the caller is outside what is allowed.
+
+    ``what`` names the thing, ``value`` is what was given, ``rule`` is what would be right.
+    """
+
+    def __init__(self, what: str, value: object, rule: str) -> None:
+        self.what = what
+        self.value = value
+        self.rule = rule
+        shown = repr(value)
+        if len(shown) > 160:
+            shown = shown[:157] + "..."
+        super().__init__(f"{what} is {shown}, but {rule}")
+
+
+class InvalidName(InvalidValue):
+    """Raised when an organisation, project, pool, task, limit, worker or namespace name is not allowed."""
+
+
+class InvalidPolicy(InvalidValue):
+    """Raised when a weight, cap, floor, ceiling, quantum or reserve makes no sense."""
+
+
+class InvalidConfiguration(InvalidValue):
+    """Raised when settings contradict each other, such as a heartbeat that is not well below the lease."""
+
+
+class PayloadTooLarge(InvalidValue):
+    """Raised when an encoded payload or result is over its limit in bytes."""
+
+
+class MalformedMessage(DrrError):
+    """Raised when bytes from the store cannot be decoded within the limits.
+
+    The dispatcher answers it with a dead letter; it never stops a loop.
+    """
+
+    def __init__(self, what: str, reason: str) -> None:
+        self.what = what
+        self.reason = reason
+        super().__init__(f"{what} cannot be decoded: {reason}")
+
+
+class UnknownLease(DrrError):
+    """Raised by the core when a token names no live lease: the attempt was settled or lost before.
+
+    State is unchanged. A report of such an attempt (a zombie's) is refused by ignoring it.
+    """
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        super().__init__(f"no live lease has the token {token!r}; its attempt was settled or lost before")
+
+
+class DuplicateJob(DrrError):
+    """Raised by the core when a job that it already holds is offered again. State is unchanged."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id!r} is already queued or running here")
+
+
+class BackendError(DrrError):
+    """Base of what can go wrong between drr and its store."""
+
+
+class UnknownBackend(BackendError, ValueError):
+    """Raised when no adapter is registered for the scheme of a store URL."""
+
+    def __init__(self, url: str, scheme: str, known: list[str]) -> None:
+        self.scheme = scheme
+        self.known = known
+        super().__init__(
+            f"no backend is registered for scheme {scheme!r} of {url!r}; known schemes: {', '.join(known) or 'none'}"
+        )
+
+
+class StoreUnavailable(BackendError):
+    """Raised when the store cannot be reached, drops the connection or does not answer in time.
+
+    Whether a write took effect is then unknown.
+    """
+
+
+class StoreFull(BackendError):
+    """Raised when the store refuses a write because it is out of memory; nothing was written."""
+
+
+class StoreUnsupported(BackendError):
+    """Raised when the server is too old or lacks what drr needs."""
+
+
+class StoreNotPrepared(BackendError):
+    """Raised when the store lacks drr's function library or holds another schema; names the remedy."""
+
+
+class StoreCorrupt(BackendError):
+    """Raised when what the store holds contradicts itself in a way that drr cannot repair."""
+
+
+class NotLeader(BackendError):
+    """Raised when a fenced write is refused: another token leads, or the pass number is not the next.
+
+    Nothing was written. The dispatcher drops its memory and loads again, or stands by.
+    """
+
+
+class CommitRefused(BackendError):
+    """Raised when a commit contradicts the store (a lane's head or a lease is not what it names).
+
+    Nothing was written. The dispatcher drops its memory and loads again.
+    """
+
+
+class WorkerNameInUse(BackendError):
+    """Raised when a second live worker wants a name that a live one holds."""
+
+    def __init__(self, worker: str, incarnation: str) -> None:
+        self.worker = worker
+        self.incarnation = incarnation
+        super().__init__(
+            f"worker name {worker!r} is held by live incarnation {incarnation!r}; "
+            "give each worker its own name, or wait until the other has left or missed one lease"
+        )
+
+
+class JobError(DrrError):
+    """Base of what a client learns about one job."""
+
+
+class JobFailed(JobError):
+    """Raised by a handle's ``result`` when the job's last attempt failed; carries the worker's account of it."""
+
+    def __init__(self, job_id: str, error: str, attempt: int) -> None:
+        self.job_id = job_id
+        self.error = error
+        self.attempt = attempt
+        super().__init__(f"job {job_id} failed at attempt {attempt}: {error}")
+
+
+class JobNotFound(JobError):
+    """Raised when the store knows nothing of a job: it never existed, or its record has expired."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(
+            f"job {job_id} is unknown to the store: it never existed, kept no result, or its record has expired"
+        )
+
+
+class ServerNotFound(DrrError):
+    """Raised when an embedded server is wanted and no server binary can be found; says what to install."""
