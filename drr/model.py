@@ -165,7 +165,9 @@ class PoolPolicy:
         check_number("ceiling", self.ceiling, 0.0, 1e9, error=InvalidPolicy)
         if isinstance(self.reserve, bool) or not isinstance(self.reserve, int) or self.reserve < 0:
             raise InvalidPolicy("reserve", self.reserve, "it must be a whole number of slots, at least 0")
-        check_number("default estimate", self.default_estimate, ESTIMATE_MIN, ESTIMATE_MAX, error=InvalidPolicy)
+        check_number(
+            "default estimate", self.default_estimate, ESTIMATE_MIN, ESTIMATE_MAX, error=InvalidPolicy
+        )
 
 
 class Lane(NamedTuple):
