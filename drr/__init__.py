@@ -1,0 +1,1 @@
+"""Fair dispatch of background jobs in multi-tenant services."""

@@ -124,9 +124,9 @@ class NodePolicy:
     def __post_init__(self) -> None:
         check_number("weight", self.weight, 1e-3, 1e6, error=InvalidPolicy)
         for what, cap in (("soft cap", self.soft_cap), ("hard cap", self.hard_cap)):
-            if isinstance(cap, int) and (isinstance(cap, bool) or cap < 1):
+            if isinstance(cap, bool) or (isinstance(cap, int) and cap < 1):
                 raise InvalidPolicy(what, cap, "a cap must be at least 1; leave it out for no cap")
-        if isinstance(self.floor, int) and (isinstance(self.floor, bool) or self.floor < 0):
+        if isinstance(self.floor, bool) or (isinstance(self.floor, int) and self.floor < 0):
             raise InvalidPolicy("floor", self.floor, "a floor must be at least 0")
         if self.ceiling is not None:
             check_number("ceiling", self.ceiling, 0.0, 1e9, error=InvalidPolicy)
@@ -163,11 +163,9 @@ class PoolPolicy:
     def __post_init__(self) -> None:
         check_number("quantum", self.quantum, 1e-3, 1e6, error=InvalidPolicy)
         check_number("ceiling", self.ceiling, 0.0, 1e9, error=InvalidPolicy)
-        if isinstance(self.reserve, bool) or not isinstance(self.reserve, int) or self.reserve < 0:
+        if type(self.reserve) is not int or self.reserve < 0:
             raise InvalidPolicy("reserve", self.reserve, "it must be a whole number of slots, at least 0")
-        check_number(
-            "default estimate", self.default_estimate, ESTIMATE_MIN, ESTIMATE_MAX, error=InvalidPolicy
-        )
+        check_number("default estimate", self.default_estimate, ESTIMATE_MIN, ESTIMATE_MAX, error=InvalidPolicy)
 
 
 class Lane(NamedTuple):
@@ -238,7 +236,7 @@ def format_job_id(lane: Lane, sequence: int, nonce: str) -> str:
 def parse_job_id(job_id: str) -> tuple[Lane, int, str]:
     """Return the lane, number and nonce that a job id names; raise `InvalidValue` if it is none."""
     rule = "a job id looks like pool:organisation:project:priority:number~nonce"
-    if not isinstance(job_id, str) or len(job_id) > 1024:
+    if len(job_id) > 1024:
         raise InvalidValue("job id", job_id, rule)
     head, _, nonce = job_id.rpartition("~")
     parts = head.split(":")

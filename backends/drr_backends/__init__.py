@@ -1,0 +1,1 @@
+"""Adapters of drr's store port, found by URL scheme."""

@@ -1,0 +1,1 @@
+"""The scheduler core: pure, without I/O or clock."""
