@@ -165,3 +165,15 @@ class JobNotFound(JobError):
 
 class ServerNotFound(DrrError):
     """Raised when an embedded server is wanted and no server binary can be found; says what to install."""
+
+
+class ServerFailed(DrrError):
+    """Raised when an embedded server does not start, or is asked for something that needs it running.
+
+    ``log`` holds the last lines the server wrote, where there are any; the message shows them.
+    """
+
+    def __init__(self, reason: str, log: str = "") -> None:
+        self.reason = reason
+        self.log = log
+        super().__init__(f"{reason}; its log ends with:\n{log}" if log else reason)
