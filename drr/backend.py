@@ -14,7 +14,9 @@ What an adapter promises
       lane's head or a lease is not what it says. Everything is validated before the first write.
     - A lane is in the store's set of active lanes exactly while it holds jobs. A submit that adds to an
       empty lane also announces it.
-    - Methods raise only `drr.errors.BackendError` subclasses (and cancellation). After
+    - Methods raise only `drr.errors.BackendError` subclasses (and cancellation), except that an argument
+      outside its range (`check_count`, `check_commit`) is the caller's mistake: `InvalidValue`, and nothing
+      was done. After `close` they raise `StoreUnavailable`. After
       `StoreUnavailable` it is unknown whether a write took effect: only ``submit``, ``report`` and
       reads may simply be repeated. A dispatcher that saw it elects itself anew and loads again.
     - Blocking reads return empty when ``block`` seconds have passed; 0 means do not block.
@@ -33,11 +35,18 @@ from typing import Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 from drr.clock import Clock
-from drr.errors import UnknownBackend
+from drr.errors import InvalidValue, UnknownBackend
 from drr.model import Completion, Header, JobSpec, JobStatus, Lane, Lease, NodeState, Settings, TenantPath
 
 ITEM_LIMIT = 1000
-"""Most jobs in one submit, most items of one kind in one commit, most headers in one peek."""
+"""Most jobs in one submit, most headers in one peek, most items of one kind in one commit.
+
+The kinds that move jobs (settlements, requeues, burials, dispatches) are bounded; what follows from them
+(charges, nodes) is not: one dispatch touches the account of every node on its path.
+"""
+
+CALLS_REMEMBERED = 64
+"""How many of a client's submits are remembered, to recognise one that is repeated."""
 
 
 # --- values that cross the port -----------------------------------------------------------------------
@@ -165,7 +174,7 @@ class Dispatch:
     """Move the head of a lane to its pool's stream and write its lease.
 
     ``header`` is the head as the dispatcher saw it; another head refuses the commit. Several dispatches
-    of one lane take successive heads.
+    of one lane take successive heads, and a job that the same commit requeues is a head again.
     """
 
     header: Header
@@ -186,7 +195,11 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Give an attempt's job back to the head of its lane with these new counts; lease and entry go."""
+    """Give an attempt's job back to the head of its lane with these new counts; lease and entry go.
+
+    ``attempts`` is at least 1 (it tells a returned entry from a fresh one), ``losses`` at least 0. Of several
+    in one lane the last is in front.
+    """
 
     lease: Lease
     attempts: int
@@ -213,6 +226,10 @@ class Commit:
     ``charges`` updates what running leases have been charged. ``nodes`` are the accounts of touched nodes;
     ``None`` forgets one. ``settings`` replaces what is stored if given. ``forget_workers``: workers that
     left or were declared dead (name to incarnation); a record of another incarnation is left alone.
+
+    Leases are named by their tokens. A settlement, requeue or charge of a token that is not live (any more)
+    refuses the commit; so does a dispatch under a token that is live already, or was until this commit.
+    Once committed, events and announcements up to ``position`` are gone. A commit renews the leadership.
     """
 
     token: str
@@ -243,12 +260,51 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A job that was given up, and why.
+
+    ``header`` is the job as it was dispatched, ``payload`` what its worker would have got. Of an entry that
+    was no valid job ``header`` is ``None`` and ``payload`` its raw content (possibly cut).
+    """
+
+    lane: Lane
+    reason: str
+    header: Header | None
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class StoredStatus:
     """The leader's own description of its tree, for ``drr status``; opaque to the store."""
 
     blob: bytes
     leader: LeaderRecord
     workers: tuple[WorkerRecord, ...]
+
+
+def check_count(what: str, count: int, low: int = 0, high: int = ITEM_LIMIT) -> int:
+    """Return ``count`` if it is within ``low`` and ``high``, else raise `InvalidValue`; for adapters."""
+    if not low <= count <= high:
+        raise InvalidValue(what, count, f"it must be between {low} and {high}")
+    return count
+
+
+def check_peeks(peeks: Sequence[Peek]) -> None:
+    """Raise `InvalidValue` for a negative offset or count, or more than `ITEM_LIMIT` headers in all; for adapters."""
+    for peek in peeks:
+        check_count("offset of a peek", peek.offset, high=2**53)
+        check_count("count of a peek", peek.count)
+    check_count("number of headers in all peeks of one call", sum(peek.count for peek in peeks))
+
+
+def check_commit(commit: Commit, peeks: Sequence[Peek] = ()) -> None:
+    """Raise `InvalidValue` if a pass holds too many items of one kind or impossible counts; for adapters."""
+    for kind in ("settlements", "requeues", "burials", "dispatches"):
+        check_count(f"number of {kind} in one commit", len(getattr(commit, kind)))
+    for requeue in commit.requeues:
+        check_count("attempts of a returned job", requeue.attempts, low=1, high=2**16 - 1)
+        check_count("losses of a returned job", requeue.losses, high=2**16 - 1)
+    check_peeks(peeks)
 
 
 # --- the port -----------------------------------------------------------------------------------------
@@ -261,12 +317,20 @@ class ClientPort(Protocol):
         """Append ``jobs`` (at most `ITEM_LIMIT`) to their lanes in order; return their ids.
 
         ``client`` is unique to one client process, ``call`` rises by one per call: a repeated pair is
-        recognised among the client's last 64 calls. Raises `StoreFull` when there is no room.
+        recognised among the client's last 64 calls (`CALLS_REMEMBERED`). The jobs' nonce is
+        `drr.model.call_nonce` of the two. Raises `StoreFull` when there is no room.
         """
         ...
 
     async def look_up(self, job_ids: Sequence[str]) -> list[JobStatus | None]:
-        """Return where each job stands; ``None`` for one the store knows nothing of."""
+        """Return where each of the jobs (at most `ITEM_LIMIT`) stands; ``None`` for one the store knows nothing of.
+
+        A live lease makes it running, a kept outcome final. There is no index of waiting jobs: as lanes are
+        first in first out, a job waits if it is one of the returned entries at its lane's head (``attempts``
+        at least 1; ``attempt`` of the answer is that number), or if the lane's first fresh entry has a number
+        not above its own. So an id that no submit returned may be taken for a waiting one. What is no job
+        id at all is unknown.
+        """
         ...
 
     async def replies(self, client: str, after: str, block: float) -> tuple[str, list[str]]:
@@ -284,6 +348,10 @@ class ClientPort(Protocol):
         """Return the leader's last description of its tree, the leader record and the workers."""
         ...
 
+    async def dead_letters(self, limit: int = 100, offset: int = 0) -> list[DeadLetter]:
+        """Return up to ``limit`` (at most `ITEM_LIMIT`) dead letters after the first ``offset``, oldest first."""
+        ...
+
 
 class WorkerPort(Protocol):
     """What a worker needs."""
@@ -295,7 +363,8 @@ class WorkerPort(Protocol):
         decides whether that one is dead, by watching its renewal counter over one lease (`worker_record`),
         and then passes its incarnation as ``replacing``. Entries that were delivered to the predecessor
         and not settled are reported as returned, on its behalf, by the dispatcher's own judgement; the new
-        incarnation never runs them.
+        incarnation never runs them. The store keeps the renewal counter: ``record.renewals`` is ignored, a new
+        incarnation starts at 0. To join again as the incarnation on record (a lost reply) is a heartbeat.
         """
         ...
 
@@ -317,7 +386,11 @@ class WorkerPort(Protocol):
     async def read_attempts(
         self, name: str, incarnation: str, pool: str, count: int, block: float
     ) -> list[Attempt | Malformed]:
-        """Take up to ``count`` attempts off a pool's stream. Needs a connection of its own; never cancelled."""
+        """Take up to ``count`` (1 to `ITEM_LIMIT`) attempts off a pool's stream, in order of dispatch.
+
+        They are pending for this incarnation until their leases end. Needs a connection of its own; never
+        cancelled.
+        """
         ...
 
     async def pending_attempts(self, name: str, incarnation: str, pool: str) -> list[Attempt | Malformed]:
@@ -355,7 +428,10 @@ class DispatcherPort(Protocol):
         ...
 
     async def await_resignation(self, block: float) -> bool:
-        """Block until somebody resigns or ``block`` seconds have passed; return whether somebody did."""
+        """Block until somebody resigns or ``block`` seconds have passed; return whether somebody did.
+
+        Returns true at once if nobody leads, so that a resignation just before the call is not missed.
+        """
         ...
 
     async def load(self, token: str) -> Snapshot:
@@ -363,7 +439,11 @@ class DispatcherPort(Protocol):
         ...
 
     async def receive(self, position: Position, block: float, limit: int = ITEM_LIMIT) -> Facts:
-        """Wait for news after ``position``. Needs a connection of its own; never cancelled."""
+        """Wait for news after ``position``: at most ``limit`` (1 to `ITEM_LIMIT`) events and as many announcements.
+
+        What one ``report`` appended is not torn apart: a first report of more than ``limit`` events comes whole.
+        Needs a connection of its own; never cancelled.
+        """
         ...
 
     async def peek(self, requests: Sequence[Peek]) -> list[Window]:
@@ -383,7 +463,7 @@ class DispatcherPort(Protocol):
         ...
 
     async def write_status(self, token: str, blob: bytes) -> None:
-        """Store the leader's description of its tree, for whoever asks."""
+        """Store the leader's description of its tree, for whoever asks; `NotLeader` if ``token`` does not lead."""
         ...
 
 

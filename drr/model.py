@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from hashlib import blake2s
 from typing import Final, NamedTuple, TypeAlias
 
 from drr.errors import InvalidName, InvalidPolicy, InvalidValue
@@ -231,6 +232,14 @@ class Header:
 def format_job_id(lane: Lane, sequence: int, nonce: str) -> str:
     """Return the id of the job with this number: ``pool:organisation:project:priority:number-nonce``."""
     return f"{lane}:{sequence}~{nonce}"
+
+
+def call_nonce(client: str, call: int) -> str:
+    """Return the nonce of all jobs of one submit: 10 hexadecimal digits that follow from its client and call number.
+
+    It is the same when the call is repeated, so that a retried submit yields the same ids.
+    """
+    return blake2s(f"{client}:{call}".encode(), digest_size=5).hexdigest()
 
 
 def parse_job_id(job_id: str) -> tuple[Lane, int, str]:
