@@ -298,19 +298,25 @@ class Outcome(IntEnum):
 class NodeState(NamedTuple):
     """What is kept of one node's account between passes; enough to continue with every credit intact.
 
-    ``credit``: worker-seconds, negative is debt. ``granted_round``: last round whose quantum is contained
-    in it. ``served_round``: round of the last dispatch, or -2 if long ago (a newcomer's turn is free again
-    two rounds later). ``floor_credit``, ``floor_round``: the same for the share among nodes owed a floor.
-    For an inner node ``round`` and ``floor_turn`` are the clocks of its level.
+    ``credit``: worker-seconds, negative is debt. ``granted``: last round whose quantum is contained in it.
+    ``served_round``: round of the last dispatch (a newcomer's turn is free again two rounds later).
+    ``drained``: whether its queue was empty. ``void``: how many of its level's amnesties it has seen.
+    ``floor_*``: the same for the share among nodes that are owed a floor. ``round``, ``voids``,
+    ``floor_turn`` and ``floor_voids`` are the clocks of the level below an inner node.
     """
 
     credit: float = 0.0
-    granted_round: int = 0
+    granted: int = 0
     served_round: int = -2
+    drained: bool = False
+    void: int = 0
     floor_credit: float = 0.0
-    floor_round: int = 0
+    floor_granted: int = 0
+    floor_void: int = 0
     round: int = 0
+    voids: int = 0
     floor_turn: int = 0
+    floor_voids: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,8 +324,9 @@ class Lease:
     """The right of one worker to run one attempt, as the store's ledger has it.
 
     ``token`` names it. ``dispatched_at``: the leader's wall clock at dispatch (for people).
-    ``charged``: worker-seconds charged so far; ``excused``: the part of it that each level's floor rule
-    wrote off, outermost first (empty when none). ``worker`` is empty until somebody holds it.
+    ``charged``: worker-seconds charged so far. ``excused``: empty, or a value per level (outermost first):
+    the part of the charge that the floor rule wrote off there, or -1 where no floor was used. ``worker``
+    is empty until somebody holds it.
     """
 
     token: str
