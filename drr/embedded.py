@@ -32,6 +32,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, get_args
 
+import anyio
 import anyio.to_thread
 
 from drr import _lifeline
@@ -47,6 +48,7 @@ SERVER_NAMES = ("valkey-server", "redis-server")
 _PAUSE = 0.005  # seconds between two questions to a server that is not ready yet
 _PORT_TRIES = 5  # a free port can be taken by somebody else before the server binds it
 _SOCKET_PATH_LIMIT = 103  # bytes; macOS has the shortest sun_path: 104 with its closing zero
+_LIFELINE = "signal" if sys.platform == "linux" else "pipe"  # see `drr._lifeline`
 _LOG_TAIL = 20  # lines of the server's log that an error shows
 
 
@@ -163,7 +165,7 @@ class EmbeddedServer:
 
     @property
     def pid(self) -> int:
-        """The server's process id. Raises `drr.errors.ServerFailed` when it does not run."""
+        """The server's process id, good while it runs. Raises `drr.errors.ServerFailed` when it does not."""
         if self._process is None or self._process.ended.is_set():
             raise ServerFailed("the embedded server does not run")
         return self._process.popen.pid
@@ -232,7 +234,11 @@ class EmbeddedServer:
         self._data_dir = self._socket_dir = None
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -240,12 +246,16 @@ class EmbeddedServer:
         self.close()
 
     async def __aenter__(self) -> Self:
-        return await anyio.to_thread.run_sync(self.start)
+        # Shielded: a caller that is cancelled meanwhile gets its server, and then its cancellation inside the
+        # block, so that the way out is always the one below.
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self.__enter__)
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with anyio.CancelScope(shield=True):  # a cancelled caller must not leave a server behind
+        with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self.close)
 
     # --- inside -------------------------------------------------------------------------------------------
@@ -364,8 +374,7 @@ class _Process:
             self.popen.send_signal(number)
 
     def _run(self, command: Sequence[str], log: Path, lock: int) -> None:
-        mode = "signal" if sys.platform == "linux" else "pipe"
-        script = [sys.executable, "-I", "-S", str(_lifeline.__file__), mode, str(os.getpid())]
+        script = [sys.executable, "-I", "-S", str(_lifeline.__file__), _LIFELINE, str(os.getpid())]
         try:
             with log.open("ab") as output:
                 self.popen = subprocess.Popen(
