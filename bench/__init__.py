@@ -1,0 +1,1 @@
+"""Measurements. Run as modules, such as ``python -m bench.core``."""
