@@ -40,6 +40,10 @@ demo: $(STAMP) ## Watch tenants share a pool for half a minute
 test: $(STAMP) ## Run the tests (more options: make test PYTEST_ARGS='-k lease')
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+.PHONY: soak
+soak: $(STAMP) ## Run the tests that take minutes and are left out of `make test`
+	$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
+
 .PHONY: lint
 lint: $(STAMP) ## Check style and layers
 	$(BIN)/ruff check .
