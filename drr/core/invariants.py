@@ -1,0 +1,109 @@
+"""Recompute everything derivable of a scheduler and compare. For tests, the simulator and reconciliation.
+
+`check` walks the whole tree, so it costs O(nodes + leases + queued jobs); it changes nothing. What is
+compared: running counts and charges against the leases, queued counts against the backlogs, each node's lane against
+what its caps, floor and work say, ring membership against lanes (heaps included), the counts of active
+and clean children, and the heads of the backlogs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import isfinite
+
+from drr.core.limits import resolve
+from drr.core.ring import SHIFT, Ring, Seat
+from drr.core.scheduler import Scheduler
+from drr.core.tree import BORROW, FLOOR, MIDDLE, PARKED, Node, Tree
+from drr.model import TenantPath
+
+
+def check(scheduler: Scheduler) -> None:
+    """Raise `AssertionError`, naming node and difference, if any derived fact is out of step."""
+    tree = scheduler.tree
+    running: Counter[TenantPath] = Counter()
+    for token, lease in scheduler.leases.items():
+        _same((), "token of a lease", lease.token, token)
+        assert isfinite(lease.charged), f"charge of {lease!r} is not finite"
+        assert scheduler.job(lease.job.id) is lease.job, f"{lease!r} has a job that is not known"
+        for depth in range(len(lease.job.path) + 1):
+            running[lease.job.path[:depth]] += 1
+    queued = _check_backlogs(scheduler)
+    for path, node in tree.nodes.items():
+        _same(path, "path", node.path, path)
+        _same(path, "running leases", node.running, running[path])
+        _same(path, "queued jobs", node.queued, queued[path])
+        _check_node(tree, node)
+    assert set(running) <= set(tree.nodes), f"leases of unknown nodes: {set(running) - set(tree.nodes)}"
+    _same((), "known jobs", len(scheduler._jobs), len(scheduler.leases) + queued[()])
+
+
+def _check_backlogs(scheduler: Scheduler) -> Counter[TenantPath]:
+    queued: Counter[TenantPath] = Counter()
+    for node in scheduler.tree.nodes.values():
+        first = None
+        for priority in sorted(node.lanes):
+            lane = node.lanes[priority]
+            assert lane, f"{node.path}: an empty lane is kept"
+            assert not lane[0].withdrawn, f"{node.path}: a withdrawn job stands at the front"
+            first = first or lane[0]
+            for job in lane:
+                if not job.withdrawn:
+                    assert scheduler.job(job.id) is job, f"{node.path}: queued {job!r} is not known"
+                    for depth in range(len(node.path) + 1):
+                        queued[node.path[:depth]] += 1
+        assert node.head is first, f"{node.path}: head is {node.head!r}, not {first!r}"
+    return queued
+
+
+def _check_node(tree: Tree, node: Node) -> None:
+    path = node.path
+    bounds = resolve(node.policy, tree.slots)
+    _same(path, "bounds", (node.soft, node.hard, node.floor), tuple(bounds))
+    _same(path, "quantum", node.quantum, tree.pool.quantum * node.policy.weight)
+    assert isfinite(node.credit), f"{path}: credit is not finite"
+    assert node.leaf or not node.lanes, f"{path}: an inner node has jobs"
+    _same(path, "leaves below with more", node.more, _leaves_with_more(node))
+    if node.parent is not None:
+        _same(path, "lane", node.lane, tree.lane_for(node))
+        _same(path, "parent's entry", node.parent.children.get(node.name), node)
+        if node.lane == PARKED:
+            _same(path, "key of a parked node", node.key, 0)
+        clean = tree.tracking and node.lane in (FLOOR, MIDDLE) and (node.head is not None or node.clean_children > 0)
+        _same(path, "whether it can start unborrowed", node.clean, clean)
+    children = list(node.children.values())
+    _same(path, "active children", node.active, sum(child.lane != PARKED for child in children))
+    _same(path, "clean children", node.clean_children, sum(child.clean for child in children))
+    by_lane = {lane: [child for child in children if child.lane == lane] for lane in (FLOOR, MIDDLE, BORROW)}
+    _check_ring(tree, node, node.floors, [child.floor_seat or child for child in by_lane[FLOOR]])
+    _check_ring(tree, node, node.middle, list(by_lane[MIDDLE]))
+    _check_ring(tree, node, node.borrow, list(by_lane[BORROW]))
+
+
+def _leaves_with_more(node: Node) -> int:
+    if not node.children:
+        return node.more if node.more in (0, 1) else -1
+    return sum(_leaves_with_more(child) for child in node.children.values())
+
+
+def _check_ring(tree: Tree, level: Node, ring: Ring | None, seats: list[Seat]) -> None:
+    if ring is None:
+        _same(level.path, "members of a ring that is not there", len(seats), 0)
+        return
+    clean = [entry[1] for entry in ring.heap if entry[1].key == entry[0]]
+    dirty = [entry[1] for entry in ring.dirty if entry[1].key == entry[0]]
+    _same(level.path, "ring members", ring.members, len(seats))
+    _same(level.path, "clean ring members", ring.clean_members, len(clean))
+    _same(level.path, "stale entries", ring.stale, len(ring.heap) + len(ring.dirty) - len(clean) - len(dirty))
+    _same(level.path, "seats", sorted(map(id, clean + dirty)), sorted(map(id, seats)))
+    for heap, is_clean in ((clean, True), (dirty, False)):
+        for seat in heap:
+            _same(seat.node.path, "heap", not tree.tracking or seat.node.clean, is_clean)
+    for seat in seats:
+        assert seat.granted <= ring.round, f"{seat.node.path}: was granted round {seat.granted} before it began"
+        assert seat.key >> SHIFT >= -1, f"{seat.node.path}: stands in round {seat.key >> SHIFT}"
+
+
+def _same(path: TenantPath, what: str, found: object, expected: object) -> None:
+    if found != expected:
+        raise AssertionError(f"{'/'.join(path) or 'the pool'}: {what}: found {found!r}, recomputed {expected!r}")

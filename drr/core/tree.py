@@ -1,0 +1,588 @@
+"""The hierarchy: which child of each node is served next, and who is in no ring at all.
+
+Rules of this file: no I/O, no clock. It knows nodes, lanes and rounds; of jobs it knows only a leaf's head.
+
+Theory of operation
+    Every inner node is a *level*: it shares what it is given among its children by deficit round robin,
+    in three lanes, each a `Ring`: children owed a floor, children under their soft cap, and children that
+    borrow. A child is in exactly one lane, or parked in none: when it has nothing below it that could
+    start, or has as many running as its hard cap allows. A parked child costs nothing; the release of
+    a slot or the arrival of a job calls `Tree.place`, which seats it, and its parents if they were
+    parked with it, in the same step.
+
+    `Tree.pick` goes down from the root. A node's *cost* is the estimate of the job that would start if the
+    node were served now, so it asks the child whose turn it is, and so on to a leaf. Picking may end visits
+    and begin others (rounds pass), but it commits to nothing else: asked again, it gives the same answer
+    until something changes. So what a level would serve is known at any time without being stored.
+
+Accounts
+    A node has one credit for the middle and the borrowing lane. The middle ring's rounds are the level's
+    rounds; the borrowing ring has rounds of its own, in which a node's mark starts at its arrival: what a
+    borrower waits for is a turn among borrowers, and what it missed in the middle ring it earns on its
+    return, up to its ceiling, like a parked node. The floor lane has an account of its own (`floor_seat`),
+    since its dispatches need no credit and leave at most one ceiling of debt, so that the main account
+    alone could not order them.
+
+What must stay in step (checked by `drr.core.invariants`)
+    node.lane       what `Tree.lane_for` says
+    level.active    number of children in any lane
+    level.clean     number of children that could start without borrowing at any level (with a reserve)
+    node.queued     jobs known below, node.running leases below
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heapreplace
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from drr.core.limits import NO_BOUNDS, Bounds, follows_slots, resolve
+from drr.core.ring import EPSILON, NEWCOMER, SHIFT, Ring, Seat
+from drr.errors import InvalidValue
+from drr.model import NodePolicy, NodeState, PoolPolicy, TenantPath
+
+if TYPE_CHECKING:
+    from drr.core.jobs import Job
+
+PARKED: Final = 0
+FLOOR: Final = 1
+MIDDLE: Final = 2
+BORROW: Final = 3
+LANE_NAMES: Final = ("parked", "floor", "under cap", "borrowing")
+
+_DEFAULT_POLICY: Final = NodePolicy()
+NO_RING: Final = Ring()
+"""Stands for the middle ring of a node without children; it has no members, ever."""
+
+
+class Node(Seat):
+    """A tenant at some level; the root is the pool, a node without children a project.
+
+    It is its own seat in the middle and borrowing rings of its parent's level. Fields by role:
+
+    place       name, path, parent, children, lane, clean
+    bounds      policy, soft, hard, floor, bounded (has any of them), ceiling (worker-seconds)
+    counts      running, queued, more (leaves below of which the store holds more than was offered)
+    account     credit, granted, void (from `Seat`), served_round, middle_granted (mark kept while borrowing)
+    totals      charged, lost: worker-seconds; starts, losses: attempts
+    level       middle, borrow, floors: rings; active, clean_children
+    backlog     lanes: jobs by priority; head: the job that starts next (leaves only)
+    """
+
+    __slots__ = (
+        "active",
+        "borrow",
+        "bounded",
+        "ceiling",
+        "charged",
+        "children",
+        "chosen",
+        "clean",
+        "clean_children",
+        "drained",
+        "floor",
+        "floor_seat",
+        "floors",
+        "hard",
+        "head",
+        "idling",
+        "lane",
+        "lanes",
+        "leaf",
+        "losses",
+        "lost",
+        "middle",
+        "middle_granted",
+        "more",
+        "name",
+        "parent",
+        "path",
+        "policy",
+        "queued",
+        "restored",
+        "running",
+        "served_round",
+        "soft",
+        "starts",
+        "touched",
+    )
+
+    parent: Node | None
+    chosen: Node
+
+    def __init__(self, path: TenantPath, parent: Node | None, policy: NodePolicy, pool: PoolPolicy) -> None:
+        super().__init__(pool.quantum * policy.weight)
+        self.node = self
+        self.path = path
+        self.name = path[-1] if path else ""
+        self.parent = parent
+        self.children: dict[str, Node] = {}
+        self.lane = PARKED
+        self.leaf = False
+        self.clean = False
+        self.policy = policy
+        self.ceiling = pool.ceiling if policy.ceiling is None else policy.ceiling
+        self.set_bounds(NO_BOUNDS)
+        self.running = 0
+        self.queued = 0
+        self.more = 0
+        self.served_round = -2
+        self.middle_granted = 0
+        self.drained = True
+        self.restored = False
+        self.floor_seat: Seat | None = None
+        self.charged = 0.0
+        self.lost = 0.0
+        self.starts = 0
+        self.losses = 0
+        self.active = 0
+        self.clean_children = 0
+        self.middle = NO_RING
+        self.borrow: Ring | None = None
+        self.floors: Ring | None = None
+        self.lanes: dict[int, deque[Job]] = {}
+        self.head: Job | None = None
+        self.touched = False
+        self.idling = False
+
+    def set_bounds(self, bounds: Bounds) -> None:
+        """Take over resolved caps and floor."""
+        self.soft, self.hard, self.floor = bounds
+        self.bounded = bounds != NO_BOUNDS
+
+    def state(self) -> NodeState:
+        """Return what must be stored to continue this account elsewhere."""
+        mark = self.middle_granted if self.lane == BORROW else self.granted
+        floor = self.floor_seat
+        middle, floors = self.middle, self.floors
+        return NodeState(
+            credit=self.credit,
+            granted=mark,
+            served_round=self.served_round,
+            drained=self.queued == 0 and self.more == 0,
+            void=self.void,
+            floor_credit=floor.credit if floor else 0.0,
+            floor_granted=floor.granted if floor else 0,
+            floor_void=floor.void if floor else 0,
+            round=middle.round,
+            voids=middle.voids,
+            floor_turn=floors.round if floors else 0,
+            floor_voids=floors.voids if floors else 0,
+        )
+
+    def restore(self, state: NodeState) -> None:
+        """Continue the account of ``state``. Only for a node that has not been used."""
+        self.credit, self.granted, self.served_round = state.credit, state.granted, state.served_round
+        self.drained, self.void, self.restored = state.drained, state.void, True
+        if state.floor_credit or state.floor_granted or state.floor_void:
+            seat = self.make_floor_seat()
+            seat.credit, seat.granted, seat.void = state.floor_credit, state.floor_granted, state.floor_void
+        if state.round or state.voids:
+            self.middle = Ring()
+            self.middle.round, self.middle.voids = state.round, state.voids
+        if state.floor_turn or state.floor_voids:
+            self.floors = Ring()
+            self.floors.round, self.floors.voids = state.floor_turn, state.floor_voids
+
+    def make_floor_seat(self) -> Seat:
+        """Return the account in the floor lane, which most nodes never need."""
+        if self.floor_seat is None:
+            self.floor_seat = Seat(self.quantum)
+            self.floor_seat.node = self
+        return self.floor_seat
+
+
+class Tree:
+    """The nodes of one pool and the order in which they are served.
+
+    ``visits`` counts the visits that ended without a start: the work that decisions cost beyond
+    themselves. ``tracking``: a reserve is set, so nodes that could start without borrowing are told apart.
+    ``restoring``: accounts are being put back after a takeover; no amnesty, no newcomers' turns, no rounds.
+    """
+
+    def __init__(self, pool: PoolPolicy) -> None:
+        self.pool = pool
+        self.policies: dict[TenantPath, NodePolicy] = {}
+        self.slots = 0
+        self.tracking = pool.reserve > 0
+        self.restoring = False
+        self.visits = 0
+        self.touched: list[Node] = []
+        self.stamps = count(1)
+        self.root = Node((), None, _DEFAULT_POLICY, pool)
+        self.nodes: dict[TenantPath, Node] = {(): self.root}
+        self.elastic: dict[TenantPath, Node] = {}
+        """Nodes whose bounds are shares of the live slots."""
+
+    # --- nodes ----------------------------------------------------------------------------------------
+
+    def node(self, path: TenantPath) -> Node:
+        """Return the node at ``path``, making it and its ancestors if needed."""
+        node = self.nodes.get(path)
+        if node is None:
+            parent = self.node(path[:-1])
+            if parent.leaf:
+                raise InvalidValue(
+                    "tenant path",
+                    "/".join(path),
+                    f"{'/'.join(parent.path)!r} has jobs of its own: only the innermost level may",
+                )
+            policy = self.policies.get(path, _DEFAULT_POLICY)
+            node = Node(path, parent, policy, self.pool)
+            if parent.middle is NO_RING:
+                parent.middle = Ring()
+            node.granted = parent.middle.round - 1
+            node.void = parent.middle.voids
+            parent.children[node.name] = node
+            self.nodes[path] = node
+            self.bind(node, policy)
+        return node
+
+    def leaf(self, path: TenantPath) -> Node:
+        """Return the node at ``path`` as one that holds jobs; raises `InvalidValue` if it has children."""
+        node = self.node(path)
+        if not node.leaf:
+            if node.children or node.parent is None:
+                raise InvalidValue(
+                    "tenant path", "/".join(path), "it has tenants below it: only the innermost level may have jobs"
+                )
+            node.leaf = True
+        return node
+
+    def bind(self, node: Node, policy: NodePolicy) -> None:
+        """Apply ``policy`` to ``node``; the caller places it afterwards."""
+        node.policy = policy
+        node.ceiling = self.pool.ceiling if policy.ceiling is None else policy.ceiling
+        node.quantum = self.pool.quantum * policy.weight
+        if node.floor_seat is not None:
+            node.floor_seat.quantum = node.quantum
+        node.set_bounds(resolve(policy, self.slots))
+        if follows_slots(policy):
+            self.elastic[node.path] = node
+        else:
+            self.elastic.pop(node.path, None)
+
+    def forget(self, node: Node) -> None:
+        """Drop a childless, idle node."""
+        parent = node.parent
+        assert parent is not None, "the root stays"
+        del parent.children[node.name]
+        del self.nodes[node.path]
+        self.elastic.pop(node.path, None)
+
+    def says_nothing(self, node: Node) -> bool:
+        """Return whether forgetting the account of an idle ``node`` changes no later decision.
+
+        So it is when its debt is forgiven by now, its credit dropped and its newcomer's turn free again,
+        or when nobody waits at its level, which voids all that at the next arrival.
+        """
+        parent = node.parent
+        assert parent is not None, "the root is never idle"
+        ring, floor = parent.middle, node.floor_seat
+        if floor is not None and parent.floors is not None and parent.floors.members and floor.credit < 0.0:
+            return False
+        if not parent.active:
+            return not self.restoring
+        missed = ring.round - 1 - node.granted
+        debt = node.credit if node.void == ring.voids else 0.0
+        return missed >= 0 and debt + missed * node.quantum >= 0.0 and ring.round - node.served_round >= 2
+
+    def touch(self, node: Node) -> None:
+        """Note that ``node``'s account has changed."""
+        if not node.touched:
+            node.touched = True
+            self.touched.append(node)
+
+    # --- lanes ----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def lane_for(node: Node) -> int:
+        """Return the lane in which ``node`` belongs."""
+        if (node.head is None and not node.active) or node.running >= node.hard:
+            return PARKED
+        if node.running < node.floor:
+            return FLOOR
+        return BORROW if node.running >= node.soft else MIDDLE
+
+    def place(self, node: Node) -> None:
+        """Seat or park ``node`` where it belongs now, and its ancestors as far as that concerns them."""
+        while (parent := node.parent) is not None:
+            lane, old = self.lane_for(node), node.lane
+            if lane == old:
+                return
+            self.touch(node)
+            if old != PARKED:
+                self._unseat(node, parent)
+            node.lane = lane
+            if lane == PARKED:
+                parent.active -= 1
+                crossed = parent.active == 0
+            else:
+                if old == PARKED:
+                    parent.active += 1
+                self._seat(node, parent, old)
+                crossed = old == PARKED and parent.active == 1
+            if self.tracking:
+                self._track(node)
+            if not crossed:
+                return
+            node = parent
+
+    def _unseat(self, node: Node, parent: Node) -> None:
+        ring, seat = self.ring_of(node, parent)
+        ring.remove(seat, clean=node.clean or not self.tracking)
+        node.fresh = False
+        if node.lane == BORROW:
+            node.granted = node.middle_granted
+
+    def _seat(self, node: Node, parent: Node, old: int) -> None:
+        clean = node.clean or not self.tracking  # `_track` moves it next if that has changed
+        newcomer = False
+        if old == PARKED or node.lane == MIDDLE:
+            newcomer = self._settle_return(node, parent, old)
+        if node.lane == MIDDLE:
+            node.fresh = newcomer
+            parent.middle.add(node, NEWCOMER if newcomer else node.granted + 1, next(self.stamps), clean=clean)
+        elif node.lane == BORROW:
+            if parent.borrow is None:
+                parent.borrow = Ring()
+            node.middle_granted = node.granted
+            node.granted = parent.borrow.round - 1
+            parent.borrow.add(node, node.granted + 1, next(self.stamps), clean=clean)
+        else:
+            self._seat_for_floor(node, parent, clean=clean)
+
+    def _settle_return(self, node: Node, parent: Node, old: int) -> bool:
+        """Bring the account of a node that returns to the middle ring's clock up to its round.
+
+        Returns whether the node is a newcomer, who goes before those that wait.
+        """
+        ring = parent.middle
+        if self.restoring and node.restored and not node.drained:
+            return False  # it waited at the takeover: its rounds are still due, and unclamped
+        if old == PARKED and parent.active == 1 and not self.restoring:
+            ring.voids += 1  # nobody waits at this level: all its debts are void
+            self.touch(parent)
+        ring.forgive(node)
+        if ring.members and not self.restoring:
+            self.advance(parent, ring, clean_only=False)  # who waits must not owe for what nobody wanted
+        self.rejoin(node, ring)
+        eligible = old == PARKED and not (self.restoring and node.restored)
+        return eligible and self.is_newcomer(node, ring)
+
+    def rejoin(self, node: Node, ring: Ring) -> None:
+        """Account for the rounds that ``node`` was away.
+
+        A drained node loses credit after a gap of a round, and its debt is forgiven by a quantum a round.
+        A parked one earns what it missed, up to its ceiling; what it holds above that it keeps.
+        """
+        missed = ring.round - 1 - node.granted
+        if node.drained:
+            if node.credit > 0.0 and missed >= 0:
+                node.credit = 0.0
+            elif node.credit < 0.0 and missed > 0:
+                node.credit = min(0.0, node.credit + missed * node.quantum)
+        elif missed > 0 and node.credit < node.ceiling:
+            node.credit = min(node.ceiling, node.credit + missed * node.quantum)
+        if missed > 0:
+            node.granted = ring.round - 1
+        node.drained = False
+
+    @staticmethod
+    def is_newcomer(node: Node, ring: Ring) -> bool:
+        """Return whether ``node`` is free of debt and was not served for a full round.
+
+        Two rounds on: the rest of the round in which it was served, and one whole one.
+        """
+        return node.credit >= 0.0 and ring.round - node.served_round >= 2
+
+    def _seat_for_floor(self, node: Node, parent: Node, *, clean: bool) -> None:
+        ring, seat = parent.floors, node.make_floor_seat()
+        if ring is None:
+            ring = parent.floors = Ring()
+        if not ring.members and not self.restoring:
+            ring.voids += 1
+            self.touch(parent)
+        ring.forgive(seat)
+        missed = ring.round - 1 - seat.granted
+        if missed >= 0 and seat.credit > 0.0:
+            seat.credit = 0.0
+        if missed > 0:
+            seat.credit = min(0.0, seat.credit + missed * seat.quantum)
+            seat.granted = ring.round - 1
+        ring.add(seat, seat.granted + 1, next(self.stamps), clean=clean)
+
+    def ring_of(self, node: Node, parent: Node) -> tuple[Ring, Seat]:
+        """Return the ring in which ``node`` is seated, and its seat there."""
+        ring: Ring | None
+        seat: Seat | None = node
+        if node.lane == MIDDLE:
+            ring = parent.middle
+        elif node.lane == BORROW:
+            ring = parent.borrow
+        else:
+            ring, seat = parent.floors, node.floor_seat
+        assert ring is not None, "a seated node has a ring"
+        assert seat is not None, "a seated node has a seat"
+        return ring, seat
+
+    def _track(self, node: Node) -> None:
+        """Tell apart, upwards from ``node``, who can start something without borrowing on the way."""
+        parent = node.parent
+        while parent is not None:
+            clean = node.lane in (FLOOR, MIDDLE) and (node.head is not None or node.clean_children > 0)
+            if clean == node.clean:
+                return
+            before, node.clean = parent.clean_children, clean
+            parent.clean_children += 1 if clean else -1
+            if node.lane != PARKED:
+                ring, seat = self.ring_of(node, parent)
+                ring.move(seat, next(self.stamps), clean=clean)
+            if bool(before) == bool(parent.clean_children):
+                return
+            node, parent = parent, parent.parent
+
+    # --- order ----------------------------------------------------------------------------------------
+
+    def pick(self, node: Node, clean_only: bool) -> float:
+        """Choose the child of ``node`` that is served next, down to a leaf; return the job's estimate.
+
+        The path can be followed by ``chosen``. Only for a level with an active (clean) child.
+        """
+        ring = node.floors
+        if ring is not None and (ring.clean_members if clean_only else ring.members):
+            return self.advance(node, ring, clean_only)
+        ring = node.middle
+        if ring.clean_members if clean_only else ring.members:
+            return self.advance(node, ring, clean_only)
+        ring = node.borrow
+        assert ring is not None, "an active child is in a ring"
+        return self.advance(node, ring, clean_only)
+
+    def advance(self, node: Node, ring: Ring, clean_only: bool) -> float:
+        """Let rounds pass in ``ring``, a lane of ``node``'s level, until the seat on top can afford its head."""
+        while True:
+            heap = ring.top(clean_only=clean_only) if ring.dirty else ring.heap
+            key, seat = heap[0]
+            if seat.key != key:
+                heappop(heap)
+                ring.stale -= 1
+                continue
+            turn = key >> SHIFT
+            if turn > ring.round:
+                ring.round = turn
+            else:
+                turn = ring.round
+            if seat.granted < turn:
+                ring.grant(seat, turn)
+            child = seat.node
+            head = child.head
+            cost = head.estimate if head is not None else self.pick(child, clean_only)
+            if cost <= seat.credit + EPSILON or seat.fresh:
+                node.chosen = child
+                return cost
+            self.visits += 1
+            turn = seat.granted + ring.rounds_for(seat, cost)
+            seat.key = key = (turn << SHIFT) + next(self.stamps)
+            heapreplace(heap, (key, seat))
+
+    def hasten(self, node: Node) -> None:
+        """After a change to the advantage of ``node``: bring it and its ancestors forward where they wait
+        for a later round than they now need.
+        """
+        while (parent := node.parent) is not None:
+            if node.lane != PARKED:
+                ring, seat = self.ring_of(node, parent)
+                if seat.key >> SHIFT > ring.round + 1:
+                    head = node.head
+                    cost = head.estimate if head is not None else self.pick(node, clean_only=False)
+                    ring.hasten(seat, cost, next(self.stamps), clean=node.clean or not self.tracking)
+            node = parent
+
+    # --- accounts -------------------------------------------------------------------------------------
+
+    def charge(self, node: Node, parent: Node, amount: float) -> None:
+        """Charge ``amount`` worker-seconds (negative: refund) to the main account of ``node``."""
+        parent.middle.forgive(node)
+        node.credit -= amount
+        node.charged += amount
+
+    def charge_floor(self, node: Node, parent: Node, amount: float, excused: float) -> float:
+        """The same for a lease that a floor dispatched; ``excused`` is what was written off so far.
+
+        Charges take the main account down to minus one ceiling; the rest is written off, and the next
+        refund goes first against that. Returns the new ``excused``.
+        """
+        parent.middle.forgive(node)
+        if parent.floors is not None and node.floor_seat is not None:
+            parent.floors.forgive(node.floor_seat)
+            node.floor_seat.credit -= amount
+        node.charged += amount
+        if amount >= 0.0:
+            applied = min(amount, max(0.0, node.credit + node.ceiling))
+            node.credit -= applied
+            return excused + amount - applied
+        returned = min(excused, -amount)
+        node.credit += -amount - returned
+        return excused - returned
+
+    # --- changes of policy ----------------------------------------------------------------------------
+
+    def catch_up(self, node: Node) -> None:
+        """Credit ``node`` with the rounds so far at its present weight, before that changes."""
+        parent = node.parent
+        if parent is None:
+            return
+        if node.lane == MIDDLE:
+            if node.granted < parent.middle.round - 1:
+                parent.middle.grant(node, parent.middle.round - 1)
+        elif node.lane == PARKED and not node.drained:
+            self.rejoin(node, parent.middle)
+        self.touch(node)
+
+    def rebind(self, node: Node, policy: NodePolicy) -> None:
+        """Change the policy of a live node; it binds at once, on the backlog too."""
+        self.catch_up(node)
+        self.bind(node, policy)
+        self.place(node)
+        self.hasten(node)
+
+    def set_slots(self, slots: int) -> None:
+        """Let caps and floors that are shares follow the live slots."""
+        if slots == self.slots:
+            return
+        self.slots = slots
+        for node in list(self.elastic.values()):
+            node.set_bounds(resolve(node.policy, slots))
+            self.place(node)
+            self.hasten(node)
+
+    def set_pool(self, pool: PoolPolicy) -> None:
+        """Change quantum, ceiling and reserve for all nodes."""
+        for node in self.nodes.values():
+            self.catch_up(node)
+        self.pool = pool
+        for node in self.nodes.values():
+            self.bind(node, node.policy)
+        if self.tracking != (pool.reserve > 0):
+            self._retrack(pool.reserve > 0)
+        for node in list(self.nodes.values()):
+            self.hasten(node)
+
+    def _retrack(self, tracking: bool) -> None:
+        seated = [node for node in self.nodes.values() if node.lane != PARKED and node.parent is not None]
+        for node in seated:
+            assert node.parent is not None
+            ring, seat = self.ring_of(node, node.parent)
+            if not node.clean and not self.tracking and tracking:
+                ring.move(seat, next(self.stamps), clean=False)
+            elif not node.clean and not tracking:
+                ring.move(seat, next(self.stamps), clean=True)
+            node.clean = False
+        for node in self.nodes.values():
+            node.clean_children = 0
+        self.tracking = tracking
+        if tracking:
+            for node in sorted(seated, key=lambda node: -len(node.path)):
+                self._track(node)
