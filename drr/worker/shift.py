@@ -1,0 +1,326 @@
+"""One run of a worker, from joining to leaving: the loops around `Hands`, `Pulse` and `Handlers`.
+
+Tasks and their lifetimes
+    - for the whole run: the heart, the reporter, the deadlines' watch, and handlers in threads (they cannot be
+      cancelled, so they outlive whatever happens to the incarnation);
+    - for one *term*: a reader per pool, and the handlers on the loop. A term ends when the store refuses the
+      incarnation, when the lease may have lapsed, or when the worker stops and is done. Ending it cancels the
+      handlers on the loop.
+
+What happens when
+    refused       everything in hand is void; join as a new incarnation, begin a term
+    lapsed        no heartbeat got through for a whole lease, so others may be running these jobs by now: handlers
+                  on the loop are cancelled and handed back; what had ended before is still reported, for if the
+                  store itself was away the dispatcher honours the lease. Wait until the store answers, then begin a
+                  term. So choose a lease longer than the outages that running jobs should survive
+    store away    (for less than a lease) handlers run on, their events are kept; reader, reporter and heart each try
+                  again with growing pauses; a reader asks for its pending entries first, because the reply
+                  that carried them may have been lost
+    stop          take nothing new, finish within the grace period, hand the rest back, leave
+    stop again,   hand back at once, leave. This also holds when ``run`` is cancelled from outside: handing back is
+    cancellation  shielded, and bounded by `FAREWELL_LIMIT`
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from random import Random
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from drr.backend import ITEM_LIMIT, Attempt, Backend, Malformed
+from drr.clock import Clock
+from drr.errors import BackendError, DrrError, StoreNotPrepared, StoreUnavailable, WorkerNameInUse
+from drr.timing import Alarm, Backoff, Signal, run_within
+from drr.worker.handlers import Handlers
+from drr.worker.heart import Heart
+from drr.worker.options import Options
+from drr.worker.state import Hands, Holding
+from drr.worker.takeover import Sight, Takeover
+from drr.worker.tasks import Tasks
+
+log = logging.getLogger("drr.worker")
+
+READ_BLOCK: Final = 1.0
+"""Seconds that one read waits in the store. Reads are never cancelled, so this is what a drain may wait for."""
+FAREWELL_LIMIT: Final = 5.0
+"""Seconds that the last reports and the goodbye may take."""
+HEART_LIMIT: Final = 5.0
+"""Seconds that the heart's thread is waited for at the end."""
+
+
+class Shift:
+    """A worker at work. Made inside a running loop; `work` may be called once."""
+
+    def __init__(
+        self, hands: Hands, tasks: Tasks, options: Options, backend: Backend, clock: Clock, rng: Random
+    ) -> None:
+        self._hands = hands
+        self._options = options
+        self._backend = backend
+        self._clock = clock
+        self._rng = rng
+        self._news: Signal = Alarm()
+        self._unsent = Signal()
+        self._freed = {pool: Signal() for pool in options.slots}
+        self.handlers = Handlers(hands, tasks, options, clock, self._ended)
+        self._heart = Heart(
+            hands,
+            backend.sibling(),
+            clock,
+            interval=options.heartbeat,
+            lease=options.lease,
+            rng=rng,
+            news=self._news,
+        )
+        self._heart_over: Alarm | None = None
+
+    # --- the whole run ------------------------------------------------------------------------------
+
+    async def work(self, *, handle_signals: bool = False) -> None:
+        """Join, work until stopped, leave."""
+        failure: DrrError | None = None  # kept out of the task group, which would wrap it
+        try:
+            async with anyio.create_task_group() as run:
+                if handle_signals:
+                    run.start_soon(self._listen)
+                try:
+                    if await self._join(patience=self._options.patience):
+                        self._start(run)
+                        await self._terms(run)
+                except DrrError as error:
+                    failure = error
+                run.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._farewell()
+        if failure is not None:
+            raise failure
+
+    def stop(self) -> None:
+        """Begin to drain; the second call hands back at once. Call it on the worker's loop."""
+        if self._hands.stopping:
+            self._hands.giving_back = True
+        self._hands.stopping = True
+        for freed in self._freed.values():
+            freed.set()
+        self._heart.hurry()
+        self._news.set()
+
+    async def _listen(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for number in signals:
+                log.info(
+                    "%s: %s",
+                    signal.Signals(number).name,
+                    "handing back what runs" if self._hands.stopping else "taking nothing new, finishing what runs",
+                )
+                self.stop()
+
+    def _start(self, run: TaskGroup) -> None:
+        run.start_soon(self._report)
+        run.start_soon(self.handlers.deadlines.watch)
+        if self._options.heartbeat_in_thread:
+            self._heart_over = self._heart.start_thread()
+        else:
+            run.start_soon(self._heart.run)
+
+    async def _terms(self, run: TaskGroup) -> None:
+        hands = self._hands
+        while True:
+            await self._term(run)
+            if hands.stopping and (hands.idle or hands.giving_back or hands.lapsed):
+                return
+            if hands.is_refused:
+                log.warning(
+                    "worker %s: declared dead or replaced; what was in hand is void, joining anew", hands.name
+                )
+                if not await self._join(patience=None):
+                    return
+            while hands.lapsed and not hands.stopping and not hands.is_refused:
+                await self._news.wait()
+
+    async def _term(self, run: TaskGroup) -> None:
+        """Read and run until the term is over; then cancel what runs on the loop."""
+        async with anyio.create_task_group() as term:
+            for pool in self._options.slots:
+                term.start_soon(self._read, pool, term, run)
+            await self._until_over()
+            if self._hands.is_refused:
+                self._hands.void()  # before the handlers are cancelled: they are not handed back
+            term.cancel_scope.cancel()
+
+    async def _until_over(self) -> None:
+        hands = self._hands
+        grace_ends: float | None = None
+        while not (hands.is_refused or hands.lapsed or hands.giving_back):
+            if not hands.stopping:
+                await self._news.wait()
+                continue
+            if hands.idle:
+                return
+            if grace_ends is None:
+                grace_ends = self._clock.monotonic() + self._options.grace
+            left = grace_ends - self._clock.monotonic()
+            if left <= 0 or not await self._news.wait_for(self._clock, left):
+                log.warning("worker %s: grace is over, handing back %d attempts", hands.name, hands.busy)
+                hands.giving_back = True
+
+    async def _farewell(self) -> None:
+        """Report what is left and leave, within a bound: somebody waits for this process to end."""
+
+        async def part() -> None:
+            backoff = Backoff(self._rng)
+            while True:
+                try:
+                    while self._hands.unsent:
+                        await self._send()
+                    if self._hands.incarnation and not self._hands.is_refused:
+                        await self._backend.leave(self._hands.name, self._hands.incarnation)
+                    return
+                except BackendError as error:
+                    log.warning("worker %s: cannot take leave yet: %s", self._hands.name, error)
+                await self._clock.sleep(backoff.next())
+
+        if not await run_within(self._clock, FAREWELL_LIMIT, part):
+            log.warning(
+                "worker %s: left without a word; %d attempts come back after one lease",
+                self._hands.name,
+                self._hands.unsent,
+            )
+        if not self._heart.started:
+            await self._heart.close()
+        self._heart.stop()
+        if self._heart_over is not None and not await self._heart_over.wait_for(self._clock, HEART_LIMIT):
+            log.warning("worker %s: the heartbeat's thread is still waiting for the store", self._hands.name)
+
+    # --- joining ------------------------------------------------------------------------------------
+
+    async def _join(self, patience: float | None) -> bool:
+        """Register a new incarnation; return false if the worker was stopped meanwhile.
+
+        While the store is not reachable or not prepared, try again: for ``patience`` seconds, then raise.
+        """
+        began = self._clock.monotonic()
+        backoff = Backoff(self._rng)
+        incarnation = f"{self._rng.getrandbits(64):016x}"
+        takeover = Takeover(self._options.lease)
+        tries = 0
+        while not self._hands.stopping:
+            try:
+                pause = await self._try_to_join(incarnation, takeover)
+                if pause is None:
+                    return True
+            except (StoreUnavailable, StoreNotPrepared) as error:
+                if patience is not None and self._clock.monotonic() - began >= patience:
+                    raise
+                tries += 1
+                if tries == 1:
+                    log.warning("worker %s cannot join yet: %s", self._hands.name, error)
+                pause = backoff.next()
+            await self._news.wait_for(self._clock, pause)
+        return False
+
+    async def _try_to_join(self, incarnation: str, takeover: Takeover) -> float | None:
+        """Join if the name is free or its holder is dead; else return the seconds until the next look."""
+        hands = self._hands
+        found = await self._backend.worker_record(hands.name)
+        now = self._clock.monotonic()
+        replacing = ""
+        if found is not None and found.incarnation != incarnation:
+            sight = takeover.look(found, now)
+            if sight is Sight.ALIVE:
+                raise WorkerNameInUse(hands.name, found.incarnation)
+            if sight is Sight.UNKNOWN:
+                return self._options.lease / 10
+            replacing = found.incarnation
+        await self._backend.join(hands.record(incarnation), replacing)
+        self._heart.joined(now)
+        hands.begin(incarnation)
+        log.info("worker %s joined with slots %s", hands.name, hands.slots)
+        return None
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    async def _read(self, pool: str, term: TaskGroup, run: TaskGroup) -> None:
+        """Take attempts of one pool while the term lasts."""
+        hands = self._hands
+        name, incarnation = hands.name, hands.incarnation
+        backend = self._backend.sibling()
+        backoff = Backoff(self._rng)
+        interrupted = True  # the last term may have left entries behind, just as a lost reply does
+        try:
+            while hands.taking:
+                room = hands.room(pool)
+                if not room and not interrupted:
+                    await self._freed[pool].wait()
+                    continue
+                try:
+                    with anyio.CancelScope(shield=True):  # a cancelled read may strand what it was to bring
+                        if interrupted:
+                            entries = await backend.pending_attempts(name, incarnation, pool)
+                        else:
+                            entries = await backend.read_attempts(
+                                name, incarnation, pool, min(room, ITEM_LIMIT), READ_BLOCK
+                            )
+                except BackendError as error:
+                    if not interrupted:
+                        log.warning("worker %s: reading from pool %s failed (%s); trying again", name, pool, error)
+                    interrupted = True
+                    await self._clock.sleep(backoff.next())
+                    continue
+                interrupted = False
+                backoff.reset()
+                self._take(pool, entries, term, run)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await backend.close()
+
+    def _take(self, pool: str, entries: list[Attempt | Malformed], term: TaskGroup, run: TaskGroup) -> None:
+        attempts: list[Attempt] = []
+        for entry in entries:
+            if isinstance(entry, Attempt):
+                attempts.append(entry)
+            else:
+                # It has no token to answer for; the dispatcher takes its lease back when nobody claims it.
+                log.error("pool %s: an entry cannot be decoded: %s: %.200r", pool, entry.reason, entry.raw)
+        unsent = self._hands.unsent
+        for holding in self._hands.take(pool, attempts, self._clock.monotonic()):
+            if self.handlers.prepare(holding):
+                term.start_soon(self.handlers.run, holding, name=holding.attempt.header.task)
+            else:
+                run.start_soon(self.handlers.run, holding, name=holding.attempt.header.task)
+        if self._hands.unsent > unsent:
+            self._unsent.set()
+
+    def _ended(self, holding: Holding) -> None:
+        """A handler is gone: there is room, and something to report."""
+        self._freed[holding.pool].set()
+        self._unsent.set()
+        if holding.void:
+            self._heart.hurry()  # a slot that was left out of the record is usable again
+
+    # --- reporting ----------------------------------------------------------------------------------
+
+    async def _report(self) -> None:
+        """Send events as they come: at once when idle, and whatever came meanwhile in the next call."""
+        backoff = Backoff(self._rng)
+        while True:
+            await self._unsent.wait()
+            while self._hands.unsent:
+                try:
+                    await self._send()
+                    backoff.reset()
+                except BackendError as error:
+                    log.warning("worker %s: reporting failed (%s); trying again", self._hands.name, error)
+                    await self._clock.sleep(backoff.next())
+            if self._hands.stopping:
+                self._news.set()
+
+    async def _send(self) -> None:
+        events = self._hands.batch()
+        await self._backend.report(events)
+        self._hands.acknowledge(events)
