@@ -153,6 +153,17 @@ class JobFailed(JobError):
         super().__init__(f"job {job_id} failed at attempt {attempt}: {error}")
 
 
+class ResultNotKept(JobError):
+    """Raised when the end of a job is asked for that was submitted with ``result_ttl=0``: nothing of it is kept."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(
+            f"job {job_id} was submitted with result_ttl=0, so nothing is kept of how it ends; "
+            "submit it with a result_ttl above 0 to wait for it"
+        )
+
+
 class JobNotFound(JobError):
     """Raised when the store knows nothing of a job: it never existed, or its record has expired."""
 
