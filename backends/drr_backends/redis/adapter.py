@@ -1,0 +1,26 @@
+"""The adapter as a whole: one handle with the three roles."""
+
+from __future__ import annotations
+
+from drr.clock import Clock
+from drr_backends.redis.client import ClientRole
+from drr_backends.redis.dispatcher import DispatcherRole
+from drr_backends.redis.keys import Keys
+from drr_backends.redis.link import Address
+from drr_backends.redis.worker import WorkerRole
+
+
+class RedisBackend(ClientRole, WorkerRole, DispatcherRole):
+    """`drr.backend.Backend` on Redis or Valkey."""
+
+    def sibling(self) -> RedisBackend:
+        """See `drr.backend.Backend.sibling`."""
+        return RedisBackend(self.address, self.keys, self.clock)
+
+
+def open_redis(url: str, namespace: str, clock: Clock) -> RedisBackend:
+    """Return the store at ``url`` (``redis://``, ``rediss://`` or ``unix://``); connects when first used.
+
+    Raises `drr.errors.InvalidValue` for a URL or namespace that cannot be.
+    """
+    return RedisBackend(Address(url), Keys(namespace), clock)

@@ -1,0 +1,283 @@
+"""Connections: commands in, raw replies out, every failure as a `drr.errors.BackendError`.
+
+redis-py's connections and pool are used below its clients: those rewrite replies, retry by themselves and
+differ in their defaults by constructor. Here every option is explicit and nothing is retried, except
+commands that the caller declares to be repeatable, once, on a connection that turned out to be dead.
+
+Blocking reads have connections of their own (`BlockingLink`), with a socket timeout above the block, and
+are not torn by cancellation: the server is asked to end the read, and its reply is received.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+import anyio
+import hiredis
+from redis.asyncio.connection import AbstractConnection, BlockingConnectionPool, Connection, parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from drr.errors import (
+    BackendError,
+    CommitRefused,
+    InvalidValue,
+    NotLeader,
+    StoreCorrupt,
+    StoreFull,
+    StoreNotPrepared,
+    StoreUnavailable,
+    StoreUnsupported,
+)
+
+Command: TypeAlias = Sequence[str | bytes | int | float]
+
+POOL_SIZE: Final = 16
+"""Connections per handle; a call beyond them waits for one."""
+POOL_WAIT: Final = 10.0
+CONNECT_TIMEOUT: Final = 5.0
+REPLY_TIMEOUT: Final = 10.0
+"""Seconds to wait for a reply to a command that does not block."""
+BLOCK_LIMIT: Final = 2.0
+"""Seconds that one blocking command may last; longer waits are made of several."""
+BLOCK_GRACE: Final = 2.0
+"""Seconds above its block after which a blocking read counts as lost."""
+
+
+class Address:
+    """Where the store is: what to connect with, and what to call it in messages (never with a password)."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            options: dict[str, Any] = dict(parse_url(url))
+            parts = urlsplit(url)
+            self.shown = parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
+        except ValueError as error:
+            raise InvalidValue("store URL", _without_password(url), f"it must be valid: {error}") from None
+        self.connection_class: type[AbstractConnection] = options.pop("connection_class", Connection)
+        for name in ("max_connections", "timeout", "retry", "retry_on_timeout", "retry_on_error", "decode_responses"):
+            options.pop(name, None)  # what this adapter relies on is not for the URL to change
+        options |= {
+            "socket_connect_timeout": CONNECT_TIMEOUT,
+            "retry": Retry(NoBackoff(), 0),
+            "decode_responses": False,
+            "encoding": "utf-8",
+            "protocol": 2,
+            "health_check_interval": 0,
+        }
+        # CLIENT SETINFO fails under an ACL of Redis 7.0; what turns it off is spelt differently by version.
+        known = inspect.signature(AbstractConnection.__init__).parameters
+        options |= {"driver_info": None} if "driver_info" in known else {"lib_name": None, "lib_version": None}
+        self._options = options
+
+    def make_pool(self) -> BlockingConnectionPool:
+        """Return a pool of connections for commands that do not block."""
+        return BlockingConnectionPool(
+            max_connections=POOL_SIZE,
+            timeout=POOL_WAIT,
+            connection_class=self.connection_class,
+            socket_timeout=REPLY_TIMEOUT,
+            **self._options,
+        )
+
+    def make_connection(self) -> AbstractConnection:
+        """Return a single connection, not yet connected, for reads that block."""
+        return self.connection_class(socket_timeout=BLOCK_LIMIT + BLOCK_GRACE, **self._options)
+
+    def translate(self, error: Exception) -> Exception:
+        """Return the `BackendError` that says what ``error`` means to a caller of the port."""
+        if isinstance(error, ResponseError) and not isinstance(error, AuthenticationError):
+            return self._translate_reply(error)
+        if isinstance(error, AuthenticationError):
+            return BackendError(f"the store at {self.shown} refuses these credentials: {error}")
+        if isinstance(error, BusyLoadingError):
+            return StoreUnavailable(f"the store at {self.shown} is still loading its data")
+        if isinstance(error, RedisTimeoutError | TimeoutError):
+            return StoreUnavailable(f"the store at {self.shown} did not answer in time")
+        if isinstance(error, RedisConnectionError | RedisError | OSError):
+            return StoreUnavailable(f"the store at {self.shown} cannot be reached: {error}")
+        return error
+
+    def _translate_reply(self, error: ResponseError) -> Exception:
+        text = str(error)
+        word = text.partition(" ")[0]
+        if word == "NOTLEADER":
+            return NotLeader(f"refused: {text.removeprefix('NOTLEADER ')}")
+        if word == "REFUSED":
+            return CommitRefused(f"refused: {text.removeprefix('REFUSED ')}")
+        if "OOM" in text[:60] or "command not allowed when used memory" in text:
+            return StoreFull(
+                f"the store at {self.shown} is out of memory (maxmemory); nothing was written. "
+                "Let the backlog drain, or give the server more"
+            )
+        if text.startswith(("Function not found", "ERR Function not found")):
+            return StoreNotPrepared(
+                f"the store at {self.shown} lacks this version's function library; "
+                "run `drr init`, or start a dispatcher of this version first"
+            )
+        if word in ("MOVED", "ASK", "CLUSTERDOWN", "CROSSSLOT") or type(error).__name__ in ("MovedError", "AskError"):
+            return StoreUnavailable(
+                f"the cluster node at {self.shown} does not serve this namespace ({text}); "
+                "connect to the node that does"
+            )
+        unavailable = ("READONLY", "NOREPLICAS", "MISCONF", "UNBLOCKED", "LOADING", "MASTERDOWN", "BUSY", "TRYAGAIN")
+        if word in unavailable or type(error).__name__ == "ReadOnlyError" or "read only replica" in text:
+            return StoreUnavailable(f"the store at {self.shown} takes no writes now: {text}")
+        if "unknown command" in text:
+            return StoreUnsupported(f"the server at {self.shown} lacks a command: {text}")
+        if "wrong type" in text or "WRONGTYPE" in text:
+            return StoreCorrupt(f"a key of the store at {self.shown} has a type that drr did not give it: {text}")
+        return BackendError(f"the store at {self.shown} refused: {text}")
+
+
+class Link:
+    """Commands over a bounded pool of connections. A call that finds all of them busy waits."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._pool: BlockingConnectionPool | None = None
+        self.closed = False
+
+    async def call(self, *command: str | bytes | int | float, repeatable: bool = False) -> Any:
+        """Send one command and return its raw reply. ``repeatable``: doing it twice does no harm."""
+        (reply,) = await self.calls([command], repeatable=repeatable)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def calls(self, commands: Sequence[Command], *, repeatable: bool = False) -> list[Any]:
+        """Send commands in one round trip; return their replies, a refused one's as a `BackendError` object."""
+        packed = b"".join(map(pack, commands))
+        try:
+            return await self._exchange(packed, len(commands))
+        except StoreUnavailable:
+            if not repeatable or self.closed:
+                raise
+        return await self._exchange(packed, len(commands))
+
+    async def close(self) -> None:
+        """Close every connection."""
+        self.closed = True
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.disconnect()
+
+    async def _exchange(self, packed: bytes, count: int) -> list[Any]:
+        if self.closed:
+            raise StoreUnavailable(f"this handle on the store at {self.address.shown} was closed")
+        if self._pool is None:
+            self._pool = self.address.make_pool()
+        pool = self._pool
+        try:
+            connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]
+            try:
+                return await exchange(connection, packed, count, self.address)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await pool.release(connection)
+        except (RedisError, OSError) as error:
+            raise self.address.translate(error) from error
+
+
+def pack(command: Command) -> bytes:
+    """Return a command as it goes over the wire."""
+    packed: bytes = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # its stub means one item
+    return packed
+
+
+async def exchange(connection: AbstractConnection, packed: bytes, count: int, address: Address) -> list[Any]:
+    """Send ``packed`` and read ``count`` replies; refusals become `BackendError` objects in their places.
+
+    A connection on which this fails half-way, or is cancelled, is closed: a later user must not get what
+    was meant for this one.
+    """
+    replies: list[Any] = []
+    try:
+        await connection.send_packed_command(packed)
+        for _ in range(count):
+            try:
+                replies.append(await connection.read_response())
+            except ResponseError as error:
+                replies.append(address.translate(error))
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await connection.disconnect(nowait=True)
+        raise
+    return replies
+
+
+class BlockingLink:
+    """One connection for one reader that blocks. Calls of several tasks take turns."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._connection: AbstractConnection | None = None
+        self._client_id: int | None = None
+        self._turn = asyncio.Lock()
+
+    async def call(self, *command: str | bytes | int | float) -> Any:
+        """Send a command that blocks for `BLOCK_LIMIT` seconds at most and return its reply.
+
+        When the caller is cancelled, the server is told to end the read, and its reply is received before
+        the cancellation goes on: what an ``XREADGROUP`` delivered meanwhile stays pending.
+        """
+        if self._link.closed:
+            raise StoreUnavailable(f"this handle on the store at {self._link.address.shown} was closed")
+        async with self._turn:
+            work = asyncio.ensure_future(self._exchange(pack(command)))
+            try:
+                reply = await asyncio.shield(work)
+            except asyncio.CancelledError:
+                with anyio.CancelScope(shield=True):
+                    await self._unblock()
+                    await asyncio.wait([work])
+                with contextlib.suppress(BackendError, asyncio.CancelledError):
+                    work.result()
+                raise
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def close(self) -> None:
+        """Close the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.disconnect()
+
+    async def _exchange(self, packed: bytes) -> Any:
+        address = self._link.address
+        if self._connection is None:
+            self._connection = address.make_connection()
+        connection = self._connection
+        try:
+            if not connection.is_connected:
+                self._client_id = None
+                await connection.connect()  # type: ignore[no-untyped-call]
+                (self._client_id,) = await exchange(connection, pack(("CLIENT", "ID")), 1, address)
+            (reply,) = await exchange(connection, packed, 1, address)
+        except (RedisError, OSError) as error:
+            raise address.translate(error) from error
+        return reply
+
+    async def _unblock(self) -> None:
+        if isinstance(self._client_id, int) and not self._link.closed:
+            with contextlib.suppress(BackendError):
+                await self._link.call("CLIENT", "UNBLOCK", self._client_id)
+
+
+def _without_password(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"

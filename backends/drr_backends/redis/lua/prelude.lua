@@ -1,0 +1,93 @@
+-- What the operations share. The library is this file followed by the others, each inside its own block;
+-- the loader puts `local LIBRARY = '<hash>'` in front.
+--
+-- Rules for every operation
+--   * every key it touches is in KEYS; the #!lua form refuses others;
+--   * all reading and checking comes before the first write: there is no rollback;
+--   * what frees memory or keeps somebody alive has the flag allow-oom, what adds jobs has not;
+--   * at most ITEMS items of a kind; nothing is unpacked in pieces of more than CHUNK values;
+--   * records are opaque strings made by the caller. What Lua itself must know stands in front of them:
+--     a frame starts with sequence u64, attempts u16, losses u16, header length u32 (big-endian), a lease
+--     record with the sequence u64, the id of its pool entry and a space.
+--
+-- A refusal is an error reply whose first word says which: NOTLEADER, REFUSED or BADCALL.
+
+local ITEMS = 1000
+local CHUNK = 4000
+local HEADER_MAX = 4096
+local PREFIX = 16
+local GROUP = 'workers'
+
+local function register(name, callback, flags)
+    redis.register_function{function_name = 'drr_' .. name .. '_' .. LIBRARY, callback = callback, flags = flags}
+end
+
+local function refuse(code, text)
+    return redis.error_reply(code .. ' ' .. text)
+end
+
+-- Calls `command key v1 v2 ...` with as many values at a time as may be unpacked.
+local function each_chunk(command, key, values)
+    for from = 1, #values, CHUNK do
+        redis.call(command, key, unpack(values, from, math.min(from + CHUNK - 1, #values)))
+    end
+end
+
+-- Like HMGET for any number of fields: a table of field to value (false where there is none).
+local function get_fields(key, fields)
+    local found = {}
+    for from = 1, #fields, CHUNK do
+        local to = math.min(from + CHUNK - 1, #fields)
+        local values = redis.call('HMGET', key, unpack(fields, from, to))
+        for i = from, to do
+            found[fields[i]] = values[i - from + 1]
+        end
+    end
+    return found
+end
+
+-- The part of a lane entry that a reader of headers gets to see: prefix and header, or the beginning of what
+-- is no frame. A burial names its entry by exactly this.
+local function visible(entry)
+    if #entry >= PREFIX then
+        local header = struct.unpack('>I4', entry, 13)
+        if header <= HEADER_MAX and PREFIX + header <= #entry then
+            return string.sub(entry, 1, PREFIX + header)
+        end
+    end
+    return string.sub(entry, 1, HEADER_MAX)
+end
+
+-- The stream entry that a lease record names, and where the caller's part of the record begins.
+local function entry_of(record)
+    return string.match(record, '^(%d+%-%d+) ()', 9)
+end
+
+-- nil, or the first of `keys[from..to]` that exists with another type than `kind`.
+local function wrong_type(keys, kind, from, to)
+    for i = from, to do
+        local found = redis.call('TYPE', keys[i]).ok
+        if found ~= kind and found ~= 'none' then
+            return keys[i]
+        end
+    end
+end
+
+-- Removes the consumers of a pool that belong to no incarnation on record and have nothing pending.
+local function sweep_consumers(pool, workers)
+    local consumers = redis.pcall('XINFO', 'CONSUMERS', pool, GROUP)
+    if consumers.err then
+        return
+    end
+    for _, consumer in ipairs(consumers) do
+        local about = {}
+        for i = 1, #consumer, 2 do
+            about[consumer[i]] = consumer[i + 1]
+        end
+        local name, incarnation = string.match(about.name, '^([^:]+):(.+)$')
+        local known = name and redis.call('HGET', workers, name .. ':incarnation') == incarnation
+        if not known and tonumber(about.pending) == 0 then
+            redis.call('XGROUP', 'DELCONSUMER', pool, GROUP, about.name)
+        end
+    end
+end

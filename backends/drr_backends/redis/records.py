@@ -1,0 +1,288 @@
+"""Everything in the store that is no job: events, workers, outcomes, dead letters, accounts, settings.
+
+Each record is msgpack, starts with its version, and is hostile until decoded here (`MalformedMessage`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgpack
+
+from drr.backend import ITEM_LIMIT, DeadLetter, Event, EventKind, LeaderRecord, MalformedEvent, WorkerRecord
+from drr.errors import DrrError, InvalidValue, MalformedMessage, PayloadTooLarge, StoreCorrupt
+from drr.model import (
+    Amount,
+    Completion,
+    JobState,
+    Lane,
+    NodePolicy,
+    NodeState,
+    Policies,
+    PoolPolicy,
+    Settings,
+    Share,
+    check_name,
+)
+from drr.wire import ARRAY_LIMIT, MESSAGE_LIMIT, pack, unpack
+from drr_backends.redis.codec import SECONDS_MAX, TOKEN_LIMIT, VERSION, WALL_MAX, decode_head, is_number, split_frame
+from drr_backends.redis.keys import lane_of
+
+BATCH_BYTES: Final = 256 * 1024
+"""A report is cut into event entries of about this size, so that none comes near `MESSAGE_LIMIT`."""
+RAW_LIMIT: Final = 1024
+"""Bytes of an undecodable event that are shown."""
+SETTINGS_LIMIT: Final = 64 * 1024 * 1024
+_NODES_PER_CHUNK: Final = 5000
+
+_packer = msgpack.Packer(use_bin_type=True, autoreset=True)
+_length = struct.Struct(">I")
+
+
+def _array(what: str, data: bytes, size: int, limit: int = MESSAGE_LIMIT) -> list[Any]:
+    fields = unpack(what, data, limit)
+    if not isinstance(fields, list) or len(fields) != size or type(fields[0]) is not int or fields[0] != VERSION:
+        raise MalformedMessage(what, f"it is no array of {size} that begins with version {VERSION}")
+    return fields
+
+
+# --- events -------------------------------------------------------------------------------------------
+
+
+def encode_events(events: Sequence[Event]) -> list[bytes]:
+    """Return the batches, each for an entry of its own, that report ``events`` in order."""
+    batches: list[bytes] = []
+    batch: list[tuple[str, str, str, float, bytes, str]] = []
+    size = 0
+    for event in events:
+        length = len(event.value) + len(event.error) * 4 + 512
+        if length > MESSAGE_LIMIT:
+            raise PayloadTooLarge("result", f"{length} bytes", f"the limit of a report is {MESSAGE_LIMIT} bytes")
+        if batch and size + length > BATCH_BYTES:
+            batches.append(pack((VERSION, batch)))
+            batch, size = [], 0
+        batch.append((event.token, event.kind.value, event.worker, event.seconds, event.value, event.error))
+        size += length
+    if batch:
+        batches.append(pack((VERSION, batch)))
+    return batches
+
+
+def decode_events(data: bytes) -> list[Event | MalformedEvent]:
+    """Decode one batch; what cannot be decoded of it is a `MalformedEvent`."""
+    try:
+        _, batch = _array("events", data, 2)
+        if not isinstance(batch, list) or len(batch) > ITEM_LIMIT:
+            raise MalformedMessage("events", f"they are no array of at most {ITEM_LIMIT}")
+    except MalformedMessage as error:
+        return [MalformedEvent(data[:RAW_LIMIT], str(error))]
+    return [_decode_event(fields) for fields in batch]
+
+
+def _decode_event(fields: Any) -> Event | MalformedEvent:
+    def bad(reason: str) -> MalformedEvent:
+        return MalformedEvent(repr(fields)[:RAW_LIMIT].encode(errors="replace"), reason)
+
+    if not isinstance(fields, list) or len(fields) != 6:
+        return bad("an event is an array of token, kind, worker, seconds, value and error")
+    token, kind, worker, seconds, value, error = fields
+    if not isinstance(token, str) or not 0 < len(token) <= TOKEN_LIMIT:
+        return bad("its token is no string of 1 to 256 characters")
+    try:
+        kind = EventKind(kind)
+        check_name("worker", worker)
+    except (ValueError, TypeError):
+        return bad("its kind or its worker is not valid")
+    if not is_number(seconds, SECONDS_MAX) or seconds < 0:
+        return bad("its seconds are out of range")
+    if not isinstance(value, bytes) or not isinstance(error, str):
+        return bad("its value is no bytes or its error no string")
+    return Event(token, kind, worker, seconds, value, error)
+
+
+# --- workers and leader -------------------------------------------------------------------------------
+
+
+def encode_shape(record: WorkerRecord) -> bytes:
+    """Return the part of a worker's record whose change the dispatcher is told of."""
+    return pack((VERSION, dict(record.slots), record.draining, record.version))
+
+
+def encode_held(record: WorkerRecord) -> bytes:
+    """Return the tokens a worker holds. Raises `InvalidValue` for more than a message can hold."""
+    if len(record.held) > ARRAY_LIMIT:
+        raise InvalidValue("number of held attempts", len(record.held), f"the limit is {ARRAY_LIMIT}")
+    return pack(record.held)
+
+
+def decode_worker(name: str, incarnation: bytes, shape: bytes, held: bytes, renewals: bytes) -> WorkerRecord:
+    """Decode one worker's record."""
+    try:
+        check_name("worker", name)
+        check_name("incarnation", chosen := incarnation.decode("ascii", "replace"))
+        _, slots, draining, version = _array("worker", shape, 4)
+        if not isinstance(slots, dict) or type(draining) is not bool or not isinstance(version, str):
+            raise MalformedMessage("worker", "its shape is not slots by pool, draining and version")
+        for pool, count in slots.items():
+            check_name("pool", pool)
+            if type(count) is not int or not 0 <= count <= 1_000_000:
+                raise MalformedMessage("worker", f"{count!r:.40} is no number of slots")
+        tokens = unpack("held attempts", held)
+        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+            raise MalformedMessage("worker", "what it holds is no array of tokens")
+        counter = int(renewals)
+    except ValueError as error:
+        raise MalformedMessage("worker", str(error)[:200]) from None
+    return WorkerRecord(name, chosen, slots, tuple(tokens), draining, version[:128], counter)
+
+
+def decode_workers(flat: Sequence[bytes]) -> tuple[list[WorkerRecord], list[MalformedMessage]]:
+    """Decode the hash of all workers, sorted by name, and say what in it is none."""
+    parts: dict[str, dict[str, bytes]] = {}
+    for field, value in zip(flat[::2], flat[1::2], strict=True):
+        name, _, part = field.decode("utf-8", "replace").partition(":")
+        parts.setdefault(name, {})[part] = value
+    records, faults = [], []
+    for name, found in sorted(parts.items()):
+        try:
+            values = (found.get(part, b"") for part in ("incarnation", "shape", "held", "renewals"))
+            records.append(decode_worker(name, *values))
+        except MalformedMessage as fault:
+            faults.append(fault)
+    return records, faults
+
+
+def decode_leader(fields: Sequence[bytes | None]) -> LeaderRecord:
+    """Decode token, renewals and passes of the leader."""
+    token, renewals, passes = fields
+    try:
+        return LeaderRecord((token or b"").decode(), int(renewals or 0), int(passes or 0))
+    except ValueError:
+        raise StoreCorrupt("the leader record is not a token and two counters; delete the key `leader`") from None
+
+
+# --- outcomes and dead letters ------------------------------------------------------------------------
+
+
+def encode_completion(completion: Completion) -> bytes:
+    """Return the record of a job's end."""
+    packed: bytes = _packer.pack(
+        (
+            VERSION,
+            completion.state.value,
+            completion.attempt,
+            completion.finished_at,
+            completion.seconds,
+            completion.value,
+            completion.error,
+        )
+    )
+    return packed
+
+
+def decode_completion(data: bytes) -> Completion:
+    """Decode the record of a job's end; raises `MalformedMessage`."""
+    _, state, attempt, finished_at, seconds, value, error = _array("outcome", data, 7)
+    if not isinstance(value, bytes) or not isinstance(error, str) or type(attempt) is not int:
+        raise MalformedMessage("outcome", "its attempt, value or error has the wrong type")
+    if not is_number(finished_at, WALL_MAX) or not is_number(seconds, SECONDS_MAX):
+        raise MalformedMessage("outcome", "a number in it is out of range")
+    try:
+        return Completion(JobState(state), attempt, finished_at, seconds, value, error)
+    except (ValueError, TypeError):
+        raise MalformedMessage("outcome", f"{state!r:.40} is no state") from None
+
+
+def encode_preamble(lane: str, reason: str, *, job: bool) -> bytes:
+    """Return what stands in front of the entry in a dead letter. ``job``: the entry is a valid frame."""
+    packed: bytes = _packer.pack((VERSION, lane, reason[:4096], job))
+    return _length.pack(len(packed)) + packed
+
+
+def decode_dead_letter(data: bytes) -> DeadLetter:
+    """Decode a dead letter; one that is none is shown as such rather than refused."""
+    try:
+        size = int.from_bytes(data[:4], "big")
+        _, name, reason, job = _array("dead letter", data[4 : 4 + size], 4, 64 * 1024)
+        lane, entry = lane_of(str(name).encode(errors="replace")), data[4 + size :]
+        if not job:
+            return DeadLetter(lane, str(reason), None, entry)
+        head, payload = split_frame(entry)
+        return DeadLetter(lane, str(reason), decode_head(head), payload)
+    except MalformedMessage as error:
+        return DeadLetter(UNKNOWN_LANE, f"this dead letter cannot be decoded: {error}", None, data[:4096])
+
+
+UNKNOWN_LANE: Final = Lane("unknown", ("unknown",))
+"""Stands for the lane of what tells of none."""
+
+
+# --- accounts and settings ----------------------------------------------------------------------------
+
+
+_NODE_DEFAULT: Final = NodeState()
+
+
+def encode_node(state: NodeState) -> bytes:
+    """Return the record of a node's account."""
+    packed: bytes = _packer.pack((VERSION, *state))
+    return packed
+
+
+def decode_node(data: bytes) -> NodeState:
+    """Decode a node's account; raises `MalformedMessage`."""
+    fields = _array("account", data, 1 + len(_NODE_DEFAULT), 1024)[1:]
+    for name, value, like in zip(NodeState._fields, fields, _NODE_DEFAULT, strict=True):
+        fits = is_number(value, 1e300) if type(like) is float else type(value) is type(like)
+        if not fits:
+            raise MalformedMessage("account", f"{name} is {value!r:.40}")
+    return NodeState(*fields)
+
+
+def encode_settings(settings: Settings) -> bytes:
+    """Return the record of all settings."""
+    pools = {
+        name: (pool.quantum, pool.ceiling, pool.reserve, pool.default_estimate)
+        for name, pool in settings.pools.items()
+    }
+    nodes: list[Any] = [
+        (pool, path, (policy.weight, _amount(policy.soft_cap), _amount(policy.hard_cap), _amount(policy.floor),
+                      policy.ceiling))
+        for pool, policies in settings.nodes.items()
+        for path, policy in policies.items()
+    ]  # fmt: skip
+    # A pool without policies is kept too, as an entry without a path.
+    nodes += [(pool, None, None) for pool, policies in settings.nodes.items() if not policies]
+    chunks = [pack(nodes[i : i + _NODES_PER_CHUNK]) for i in range(0, len(nodes), _NODES_PER_CHUNK)]
+    return pack((VERSION, pools, chunks))
+
+
+def _amount(value: Amount | None) -> int | float | None:
+    # A share is told from a count by its type: floats are shares.
+    return float(value.fraction) if isinstance(value, Share) else value
+
+
+def decode_settings(data: bytes) -> Settings:
+    """Decode the settings; raises `MalformedMessage`."""
+    _, pools, chunks = _array("settings", data, 3, SETTINGS_LIMIT)
+    try:
+        found_pools = {check_name("pool", name): PoolPolicy(*values) for name, values in pools.items()}
+        nodes: dict[str, dict[tuple[str, ...], NodePolicy]] = {}
+        for chunk in chunks:
+            for pool, path, policy in unpack("settings", chunk):
+                policies = nodes.setdefault(check_name("pool", pool), {})
+                if path is not None:
+                    weight, soft, hard, floor, ceiling = policy
+                    policies[tuple(check_name("tenant", name) for name in path)] = NodePolicy(
+                        weight, _read_amount(soft), _read_amount(hard), _read_amount(floor) or 0, ceiling
+                    )
+    except (DrrError, ValueError, TypeError, AttributeError) as error:
+        raise MalformedMessage("settings", str(error)[:300]) from None
+    final: Mapping[str, Policies] = nodes
+    return Settings(found_pools, final)
+
+
+def _read_amount(value: Any) -> Amount | None:
+    return Share(value) if isinstance(value, float) else value
