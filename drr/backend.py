@@ -15,8 +15,8 @@ What an adapter promises
     - A lane is in the store's set of active lanes exactly while it holds jobs. A submit that adds to an
       empty lane also announces it.
     - Methods raise only `drr.errors.BackendError` subclasses (and cancellation), except that an argument
-      outside its range (`check_count`, `check_commit`) is the caller's mistake: `InvalidValue`, and nothing
-      was done. After `close` they raise `StoreUnavailable`. After
+      outside its range (`check_count`, `check_commit`, `check_job` ...) or a name outside the alphabet is the
+      caller's mistake: `InvalidValue`, and nothing was done. After `close` they raise `StoreUnavailable`. After
       `StoreUnavailable` it is unknown whether a write took effect: only ``submit``, ``report`` and
       reads may simply be repeated. A dispatcher that saw it elects itself anew and loads again.
     - Blocking reads return empty when ``block`` seconds have passed; 0 means do not block.
@@ -36,7 +36,23 @@ from urllib.parse import urlsplit
 
 from drr.clock import Clock
 from drr.errors import InvalidValue, UnknownBackend
-from drr.model import Completion, Header, JobSpec, JobStatus, Lane, Lease, NodeState, Settings, TenantPath
+from drr.model import (
+    ESTIMATE_MAX,
+    ESTIMATE_MIN,
+    PRIORITIES,
+    Completion,
+    Header,
+    JobSpec,
+    JobStatus,
+    Lane,
+    Lease,
+    NodeState,
+    Settings,
+    TenantPath,
+    check_name,
+    check_number,
+    check_path,
+)
 
 ITEM_LIMIT = 1000
 """Most jobs in one submit, most headers in one peek, most items of one kind in one commit.
@@ -141,7 +157,8 @@ class Facts:
     """One batch of news: events in order, lanes that were announced, whether a worker came, changed or left.
 
     ``position`` is where the next read goes on; it is committed with the pass that applied the batch.
-    An announcement carries the head of its lane, so that a lone job needs no second read.
+    An announcement carries the head of its lane, so that a lone job needs no second read. A lane that was
+    announced several times comes once, with the latest head.
     """
 
     position: Position
@@ -287,6 +304,40 @@ def check_count(what: str, count: int, low: int = 0, high: int = ITEM_LIMIT) -> 
     if not low <= count <= high:
         raise InvalidValue(what, count, f"it must be between {low} and {high}")
     return count
+
+
+def check_lane(lane: Lane) -> None:
+    """Raise `InvalidValue` unless ``lane`` has a pool, a tenant path and a priority of 0 to 9; for adapters."""
+    check_name("pool", lane.pool)
+    check_path(lane.path)
+    if type(lane.priority) is not int or lane.priority not in PRIORITIES:
+        raise InvalidValue("priority", lane.priority, "it must be a whole number from 0 to 9")
+
+
+def check_job(job: JobSpec) -> None:
+    """Raise `InvalidValue` for a name outside the alphabet or a number out of range; for adapters.
+
+    ``submitted_at`` is at most 1e11, ``result_ttl`` and ``timeout`` at most 1e9 seconds; the latter is above 0.
+    """
+    check_lane(job.lane)
+    check_name("task", job.task)
+    if job.reply_to:
+        check_name("reply_to", job.reply_to)
+    check_number("time of submission", job.submitted_at, 0.0, 1e11)
+    check_number("seconds to keep a result", job.result_ttl, 0.0, 1e9)
+    if job.estimate is not None:
+        check_number("estimate", job.estimate, ESTIMATE_MIN, ESTIMATE_MAX)
+    if job.timeout is not None:
+        check_number("timeout", job.timeout, 5e-324, 1e9)
+
+
+def check_worker(record: WorkerRecord) -> None:
+    """Raise `InvalidValue` for a name outside the alphabet or slots of a pool not in 0 to 1,000,000; for adapters."""
+    check_name("worker", record.name)
+    check_name("incarnation", record.incarnation)
+    for pool, slots in record.slots.items():
+        check_name("pool", pool)
+        check_count(f"number of slots for pool {pool}", slots, high=1_000_000)
 
 
 def check_peeks(peeks: Sequence[Peek]) -> None:

@@ -35,7 +35,10 @@ from drr.backend import (
     WorkerRecord,
     check_commit,
     check_count,
+    check_job,
+    check_lane,
     check_peeks,
+    check_worker,
 )
 from drr.clock import Clock
 from drr.errors import InvalidConfiguration, StoreUnavailable
@@ -137,7 +140,11 @@ class MemoryBackend(Backend):
 
     async def submit(self, client: str, call: int, jobs: Sequence[JobSpec]) -> list[str]:
         """See `ClientPort.submit`."""
+        check_name("client", client)
         check_count("number of jobs in one submit", len(jobs))
+        check_count("call number", call, high=2**53)
+        for job in jobs:
+            check_job(job)
         return await self._do(lambda store: store.submit(client, call, jobs))
 
     async def look_up(self, job_ids: Sequence[str]) -> list[JobStatus | None]:
@@ -154,6 +161,8 @@ class MemoryBackend(Backend):
 
     async def lane_lengths(self, lanes: Sequence[Lane]) -> list[int]:
         """See `ClientPort.lane_lengths`."""
+        for lane in lanes:
+            check_lane(lane)
         return await self._do(lambda store: [store.lane_length(lane) for lane in lanes])
 
     async def read_status(self) -> StoredStatus:
@@ -170,6 +179,7 @@ class MemoryBackend(Backend):
 
     async def join(self, record: WorkerRecord, replacing: str = "") -> None:
         """See `WorkerPort.join`."""
+        check_worker(record)
         await self._do(lambda store: store.join(record, replacing))
 
     async def worker_record(self, name: str) -> WorkerRecord | None:
@@ -178,6 +188,7 @@ class MemoryBackend(Backend):
 
     async def heartbeat(self, record: WorkerRecord) -> bool:
         """See `WorkerPort.heartbeat`."""
+        check_worker(record)
         return await self._do(lambda store: store.heartbeat(record))
 
     async def leave(self, name: str, incarnation: str) -> None:
@@ -280,7 +291,14 @@ class MemoryBackend(Backend):
         """See `Backend.sibling`."""
         return MemoryBackend(self._store, self._clock)
 
-    # --- for tests of what a hostile client or worker could write
+    # --- for tests: who waits, and what a hostile client or worker could write
+
+    @property
+    def blocked(self) -> int:
+        """How many blocking reads wait on the store at this moment."""
+        store = self._store
+        with store.lock:
+            return len(store.waiters)
 
     async def plant_entry(self, lane: Lane, raw: bytes) -> None:
         """Append bytes to a lane that are no job."""

@@ -210,7 +210,7 @@ class Store:
     def look_up(self, job_id: str) -> JobStatus | None:
         """Return where a job stands, by `ClientPort.look_up`."""
         try:
-            lane, sequence, nonce = parse_job_id(job_id)
+            lane, sequence, _ = parse_job_id(job_id)
         except InvalidValue:
             return None
         token = self.running.get(job_id)
@@ -220,15 +220,23 @@ class Store:
         if kept is not None and kept[0] > self.clock.monotonic():
             completion = kept[1]
             return JobStatus(job_id, completion.state, completion.attempt, completion)
-        for entry in self.lanes.get(lane, ()):
+        attempts = self._attempts_of_waiting(lane, sequence)
+        return JobStatus(job_id, JobState.QUEUED, attempts) if attempts is not None else None
+
+    def _attempts_of_waiting(self, lane: Lane, sequence: int) -> int | None:
+        """Return how often a waiting job was tried; ``None`` if it does not wait."""
+        entries = self.lanes.get(lane)
+        if entries is None:
+            return None
+        for entry in entries:
             head = entry.head
             if isinstance(head, Malformed):
                 continue
-            if head.sequence == sequence and head.nonce == nonce:
-                return JobStatus(job_id, JobState.QUEUED, head.attempts)
             if head.attempts == 0:
-                waits = head.sequence < sequence <= self.sequence
-                return JobStatus(job_id, JobState.QUEUED, 0) if waits else None
+                last = entries[-1].head
+                return 0 if head.sequence <= sequence <= getattr(last, "sequence", 0) else None
+            if head.sequence == sequence:
+                return head.attempts
         return None
 
     def read_replies(self, client: str, after: str, limit: int) -> tuple[str, list[str]] | None:
@@ -364,15 +372,15 @@ class Store:
             last_event, read_any = number, True
             events.extend(report or ())
             changed = changed or report is None
-        lanes = []
-        for number, announcement in islice(self.announced.after(last_wake), limit):
+        lanes: dict[Lane, Header | Malformed] = {}
+        for number, (lane, head) in islice(self.announced.after(last_wake), limit):
             last_wake, read_any = number, True
-            lanes.append(announcement)
+            lanes[lane] = head
         if not read_any:
             return None
         # The start stays the start: a position without a number has read nothing yet.
         read_upto = Position(str(last_event or ""), str(last_wake or ""))
-        return Facts(read_upto, tuple(events), tuple(lanes), changed)
+        return Facts(read_upto, tuple(events), tuple(lanes.items()), changed)
 
     def window(self, peek: Peek) -> Window:
         """Return the headers that ``peek`` asks for and the lane's length."""
