@@ -492,7 +492,8 @@ class DispatcherPort(Protocol):
     async def receive(self, position: Position, block: float, limit: int = ITEM_LIMIT) -> Facts:
         """Wait for news after ``position``: at most ``limit`` (1 to `ITEM_LIMIT`) events and as many announcements.
 
-        What one ``report`` appended is not torn apart: a first report of more than ``limit`` events comes whole.
+        A store keeps a report as one or a few messages (a big one in several) and tears none of them apart: if
+        the first alone holds more than ``limit`` events, it comes whole.
         Needs a connection of its own; never cancelled.
         """
         ...

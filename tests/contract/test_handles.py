@@ -88,7 +88,7 @@ async def test_concurrent_submits_are_all_kept(backend: Backend, harness: Harnes
 
     async with anyio.create_task_group() as group:
         for number in range(6):
-            group.start_soon(produce, f"client-{number}", backend if number % 2 else backend.sibling())
+            group.start_soon(produce, f"client-{number}", backend if number % 2 else harness.open())
     assert len(set(ids)) == 180
     assert await backend.lane_lengths([LANE]) == [180]
 

@@ -126,7 +126,7 @@ async def test_a_batch_holds_no_more_events_than_its_limit(backend: Backend, lea
     assert read == [(*reports[0], *reports[1]), (*reports[2], *reports[3]), tuple(reports[4]), ()]
 
 
-async def test_a_report_beyond_the_limit_comes_whole(backend: Backend, leader: Leader) -> None:
+async def test_a_report_beyond_the_limit_comes_all_the_same(backend: Backend, leader: Leader) -> None:
     events = tuple(succeeded(f"t{number}") for number in range(7))
     await backend.report(events[:5])
     await backend.report(events[5:])
@@ -134,10 +134,24 @@ async def test_a_report_beyond_the_limit_comes_whole(backend: Backend, leader: L
 
 
 async def test_full_reports_never_make_more_than_one_pass_can_settle(backend: Backend, leader: Leader) -> None:
-    events = [succeeded(f"t{number}") for number in range(ITEM_LIMIT)]
+    events = [succeeded(f"t{number}") for number in range(ITEM_LIMIT + 1)]
     await backend.report(events[:1])
+    await backend.report(events[1:])
+    read: list[object] = []
+    while batch := (await leader.receive()).events:
+        assert len(batch) <= ITEM_LIMIT
+        read += batch
+    assert read == events
+
+
+async def test_reports_of_big_results_arrive(backend: Backend, leader: Leader) -> None:
+    """A worker with 30 slots may report 30 results of the greatest size at once: more than one message may hold."""
+    events = [succeeded(f"t{number}", value=bytes([number]) * 256 * 1024) for number in range(30)]
     await backend.report(events)
-    assert [len((await leader.receive()).events) for _ in range(3)] == [1, ITEM_LIMIT, 0]
+    read: list[object] = []
+    while batch := (await leader.receive()).events:
+        read += batch
+    assert read == events
 
 
 async def test_a_batch_holds_no_more_announcements_than_its_limit(backend: Backend, leader: Leader) -> None:
