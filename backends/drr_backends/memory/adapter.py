@@ -84,6 +84,19 @@ def _read_max_jobs(url: str, query: str) -> int | None:
     return int(text) if text is not None else None
 
 
+def check_reader(name: str, incarnation: str, pool: str) -> tuple[str, str]:
+    """Return worker and incarnation as the store knows them, having checked all three names."""
+    check_name("pool", pool)
+    return check_name("worker", name), check_name("incarnation", incarnation)
+
+
+def check_lanes_of(peeks: Sequence[Peek]) -> None:
+    """Check what is asked for, the names of the lanes included."""
+    check_peeks(peeks)
+    for peek in peeks:
+        check_lane(peek.lane)
+
+
 class MemoryBackend(Backend):
     """A handle on a store in memory, for use from one event loop; `sibling` gives one for another loop."""
 
@@ -154,6 +167,7 @@ class MemoryBackend(Backend):
 
     async def replies(self, client: str, after: str, block: float) -> tuple[str, list[str]]:
         """See `ClientPort.replies`."""
+        check_name("client", client)
         found = await self._wait(
             replies_topic(client), block, lambda store: store.read_replies(client, after, ITEM_LIMIT)
         )
@@ -184,6 +198,7 @@ class MemoryBackend(Backend):
 
     async def worker_record(self, name: str) -> WorkerRecord | None:
         """See `WorkerPort.worker_record`."""
+        check_name("worker", name)
         return await self._do(lambda store: store.workers.get(name))
 
     async def heartbeat(self, record: WorkerRecord) -> bool:
@@ -193,6 +208,7 @@ class MemoryBackend(Backend):
 
     async def leave(self, name: str, incarnation: str) -> None:
         """See `WorkerPort.leave`."""
+        check_name("worker", name)
         await self._do(lambda store: store.leave(name, incarnation))
 
     async def read_attempts(
@@ -200,7 +216,7 @@ class MemoryBackend(Backend):
     ) -> list[Attempt | Malformed]:
         """See `WorkerPort.read_attempts`."""
         check_count("number of attempts in one read", count, low=1)
-        reader = (name, incarnation)
+        reader = check_reader(name, incarnation, pool)
         found = await self._wait(
             attempts_topic(pool), block, lambda store: store.take_attempts(reader, pool, count) or None
         )
@@ -208,7 +224,8 @@ class MemoryBackend(Backend):
 
     async def pending_attempts(self, name: str, incarnation: str, pool: str) -> list[Attempt | Malformed]:
         """See `WorkerPort.pending_attempts`."""
-        return await self._do(lambda store: store.pending_attempts((name, incarnation), pool))
+        reader = check_reader(name, incarnation, pool)
+        return await self._do(lambda store: store.pending_attempts(reader, pool))
 
     async def report(self, events: Sequence[Event]) -> None:
         """See `WorkerPort.report`."""
@@ -255,12 +272,13 @@ class MemoryBackend(Backend):
 
     async def peek(self, requests: Sequence[Peek]) -> list[Window]:
         """See `DispatcherPort.peek`."""
-        check_peeks(requests)
+        check_lanes_of(requests)
         return await self._do(lambda store: [store.window(peek) for peek in requests])
 
     async def commit(self, commit: Commit, peeks: Sequence[Peek] = ()) -> list[Window]:
         """See `DispatcherPort.commit`."""
         check_commit(commit, peeks)
+        check_lanes_of(peeks)
 
         def carry_out(store: Store) -> list[Window]:
             check_fence(store, commit)

@@ -110,7 +110,7 @@ def cursor(what: str, text: str) -> int:
     """Return the number that a cursor stands for."""
     if text == "":
         return 0
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
         raise InvalidValue(what, text, "it must be empty or one that this store returned")
     return int(text)
 
