@@ -221,7 +221,7 @@ class Deadlines:
             holding.scope.cancel()
         elif holding.task is not None and not holding.task.is_async:
             log.warning(
-                "job %s (%s) is over its timeout of %g s; a thread cannot be stopped and keeps its slot until it ends",
+                "job %s (%s) is over its timeout of %g s; a thread cannot be stopped: its slot stays busy",
                 holding.attempt.header.job_id,
                 holding.attempt.header.task,
                 holding.timeout,

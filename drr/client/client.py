@@ -1,0 +1,246 @@
+"""The client's public face: submit jobs, follow them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random, SystemRandom
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, overload
+
+import anyio
+from anyio.abc import TaskGroup
+
+from drr.backend import Backend, open_backend
+from drr.client.bulk import Bulk, Source
+from drr.client.handle import Handle
+from drr.client.lookout import Lookout
+from drr.client.submission import DEFAULT_RESULT_TTL, Arguments, SpecMaker, Submission, Tenant
+from drr.client.window import CallWindow
+from drr.clock import Clock, SystemClock
+from drr.errors import InvalidConfiguration, StoreUnavailable
+from drr.model import DEFAULT_PRIORITY, PAYLOAD_LIMIT, JobSpec, JobStatus, check_name, check_number, parse_job_id
+from drr.payload import Call
+from drr.timing import Backoff
+
+R = TypeVar("R")
+
+DEFAULT_PATIENCE: Final = 10.0
+
+
+class Client:
+    """Submits jobs and follows them. Any number may exist, anywhere; none needs a dispatcher to be up.
+
+    ::
+
+        async with Client("redis://localhost") as client:
+            job = await client.submit("send_email", {"to": "ada@example.com"}, tenant="globex/mail")
+            print(await job.result(timeout=60))
+
+    ``store``: a URL, or an opened `Backend`, which stays the caller's to close. ``namespace``: must be that of
+    the workers. ``patience``: seconds for which a submit is repeated while the store is not reachable.
+    ``payload_limit``: bytes of a job's encoded arguments. ``clock`` and ``rng`` are for simulations.
+
+    A client is used by the tasks of one event loop, inside its ``async with`` block.
+
+    Raises `InvalidName` or `InvalidConfiguration` for settings that make no sense; entering the block raises
+    `UnknownBackend` for a URL that no adapter serves.
+    """
+
+    def __init__(
+        self,
+        store: str | Backend,
+        *,
+        namespace: str = "drr",
+        patience: float = DEFAULT_PATIENCE,
+        payload_limit: int = PAYLOAD_LIMIT,
+        clock: Clock | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        self._store = store
+        self._namespace = check_name("namespace", namespace)
+        self._patience = check_number("patience", patience, 0.0, 86_400.0, error=InvalidConfiguration)
+        check_number("payload limit", payload_limit, 1, 4 * PAYLOAD_LIMIT, error=InvalidConfiguration)
+        self._clock = SystemClock() if clock is None else clock
+        self._rng = SystemRandom() if rng is None else rng
+        self._name = f"{self._rng.getrandbits(96):024x}"
+        self._specs = SpecMaker(self._name, payload_limit)
+        self._window = CallWindow()
+        self._backend: Backend | None = None
+        self._tasks: TaskGroup | None = None
+        self._lookout: Lookout | None = None
+        self._moved: anyio.Event | None = None
+
+    # --- life ---------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._backend is not None:
+            raise InvalidConfiguration("client", self, "it is open already; make another one")
+        store = self._store
+        if isinstance(store, str):
+            self._backend = open_backend(store, namespace=self._namespace, clock=self._clock)
+        else:
+            self._backend = store
+        self._lookout = Lookout(self._backend, self._name, self._clock, self._rng)
+        self._tasks = await anyio.create_task_group().__aenter__()
+        self._tasks.start_soon(self._lookout.listen)
+        self._tasks.start_soon(self._lookout.look)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        tasks, backend, lookout = self._tasks, self._backend, self._lookout
+        assert tasks is not None
+        assert backend is not None
+        assert lookout is not None
+        self._tasks = self._backend = self._lookout = None
+        tasks.cancel_scope.cancel()
+        try:
+            # The body's exception is not shown to the task group, which would wrap it in an exception group.
+            await tasks.__aexit__(None, None, None)
+        finally:
+            lookout.close()
+            if isinstance(self._store, str):
+                with anyio.CancelScope(shield=True):
+                    await backend.close()
+
+    def _opened(self) -> tuple[Backend, Lookout]:
+        if self._backend is None or self._lookout is None:
+            raise InvalidConfiguration(
+                "client", self, "it is not open: use it inside `async with Client(...) as client:`"
+            )
+        return self._backend, self._lookout
+
+    # --- submitting ---------------------------------------------------------------------------------
+
+    @overload
+    async def submit(
+        self,
+        task: Call[R],
+        arguments: tuple[()] = (),
+        *,
+        tenant: Tenant,
+        pool: str = "default",
+        priority: int = DEFAULT_PRIORITY,
+        estimate: float | None = None,
+        timeout: float | None = None,
+        result_ttl: float = DEFAULT_RESULT_TTL,
+    ) -> Handle[R]: ...
+
+    @overload
+    async def submit(
+        self,
+        task: str,
+        arguments: Arguments = (),
+        *,
+        tenant: Tenant,
+        pool: str = "default",
+        priority: int = DEFAULT_PRIORITY,
+        estimate: float | None = None,
+        timeout: float | None = None,
+        result_ttl: float = DEFAULT_RESULT_TTL,
+    ) -> Handle[Any]: ...
+
+    async def submit(
+        self,
+        task: str | Call[Any],
+        arguments: Arguments = (),
+        *,
+        tenant: Tenant,
+        pool: str = "default",
+        priority: int = DEFAULT_PRIORITY,
+        estimate: float | None = None,
+        timeout: float | None = None,
+        result_ttl: float = DEFAULT_RESULT_TTL,
+    ) -> Handle[Any]:
+        """Submit one job; it is durable, as far as the store is, when this returns.
+
+        ``task`` and ``arguments``: a task's name with its arguments, a mapping by name or a list by position; or
+        a call bound with `Task.bind`, which also types the result. Arguments are plain data: None, bool, int,
+        float, str, bytes, list, dict (tuples arrive as lists).
+        ``tenant``: ``"organisation/project"``. ``pool``: which workers. ``priority``: 0 (first) to 9 (last) within
+        the project. ``estimate``: expected worker-seconds; by default what the pool assumes. ``timeout``: bound
+        on each attempt in seconds. ``result_ttl``: seconds for which the outcome is kept after the end; 0 keeps
+        nothing, and nobody can wait for the job then.
+
+        Raises `InvalidName`, `InvalidValue`, `PayloadTooLarge`, `StoreFull`, `StoreNotPrepared`, and
+        `StoreUnavailable` if the store does not answer within the client's patience: it is then unknown whether
+        the job was added. Until then the call is repeated in such a way that it is added once.
+        """
+        submission = Submission(
+            task,
+            arguments,
+            tenant=tenant,
+            pool=pool,
+            priority=priority,
+            estimate=estimate,
+            timeout=timeout,
+            result_ttl=result_ttl,
+        )
+        [job_id] = await self._submit([self._specs.make(submission, self._clock.wall())])
+        return Handle(job_id, self, own=True, kept=result_ttl > 0)
+
+    async def submit_many(self, jobs: Source, *, accepted: Callable[[Sequence[str]], None] | None = None) -> int:
+        """Submit any number of jobs, from an iterable or an async iterable; return how many.
+
+        Memory is bounded whatever the number, order within a lane is kept, and the event loop is never held for
+        long. ``accepted`` is called with the ids of each batch, in order, once the store has it.
+
+        Raises what `submit` raises, and what ``jobs`` raises; the jobs before the offending one are submitted, a
+        note on the exception says how many. Each batch (up to 1,000 jobs) is added as a whole or not at all.
+        """
+        self._opened()
+        bulk = Bulk(self._clock, lambda job: self._specs.make(job, self._clock.wall()), self._submit, accepted)
+        await bulk.run(jobs)
+        return bulk.count
+
+    async def _submit(self, specs: Sequence[JobSpec]) -> list[str]:
+        """Submit a batch under a call number of its own, again and again until the store has answered."""
+        backend, _ = self._opened()
+        while not self._window.has_room:
+            self._moved = self._moved or anyio.Event()
+            await self._moved.wait()
+        call = self._window.begin()
+        began = self._clock.monotonic()
+        backoff = Backoff(self._rng)
+        try:
+            while True:
+                try:
+                    return await backend.submit(self._name, call, specs)
+                except StoreUnavailable:
+                    pause = backoff.next()
+                    if self._clock.monotonic() + pause - began > self._patience:
+                        raise
+                await self._clock.sleep(pause)
+        finally:
+            self._window.end(call)
+            if self._moved is not None:
+                self._moved.set()
+                self._moved = None
+
+    # --- following ----------------------------------------------------------------------------------
+
+    def handle(self, job_id: str) -> Handle[Any]:
+        """Return a handle on any job of the namespace by its id. Raises `InvalidValue` if it is no job id.
+
+        Waiting for a job of another client asks the store now and then; waiting for one's own is told at once.
+        """
+        parse_job_id(job_id)
+        return Handle(job_id, self, own=False)
+
+    async def look_up(self, job_id: str) -> JobStatus | None:
+        """Return where a job stands, or ``None`` if the store knows nothing of it."""
+        backend, _ = self._opened()
+        [status] = await backend.look_up([job_id])
+        return status
+
+    async def wait_for(self, job_id: str, *, own: bool, timeout: float | None) -> JobStatus | None:
+        """Return where a job stands once it has ended, or ``None`` if the store knows nothing of it.
+
+        Handles use this. ``own``: it was submitted by this client. Raises `TimeoutError` after ``timeout`` seconds.
+        """
+        _, lookout = self._opened()
+        waiter = await lookout.wait(job_id, own, timeout)
+        if waiter.error is not None:
+            raise waiter.error
+        return waiter.status
