@@ -6,12 +6,14 @@ an array each) because building and reading it is most of what a commit costs on
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgpack
 
 from drr.backend import Commit
+from drr.errors import InvalidValue
 from drr.model import Completion, Header, JobState
 from drr_backends.redis.codec import encode_lease, head_of, prefix_of, raw_header
 from drr_backends.redis.keys import Keys, node_field
@@ -241,7 +243,15 @@ def _after(cursor: str) -> str:
     """Return the id after a cursor: what has a lower one has been dealt with. "" if there is none to drop."""
     if not cursor:
         return ""
+    milliseconds, number = check_cursor(cursor)
+    if number < _ID_MAX:
+        return f"{milliseconds}-{number + 1}"
+    return f"{milliseconds + 1}-0" if milliseconds < _ID_MAX else ""
+
+
+def check_cursor(cursor: str) -> tuple[int, int]:
+    """Return the two numbers of a stream id; `InvalidValue` if ``cursor`` is none that this adapter gave."""
     milliseconds, _, number = cursor.partition("-")
-    if int(number or 0) < _ID_MAX:
-        return f"{milliseconds}-{int(number or 0) + 1}"
-    return f"{int(milliseconds) + 1}-0" if int(milliseconds) < _ID_MAX else ""
+    if re.fullmatch(r"[0-9]{1,20}-[0-9]{1,20}", cursor) is None or max(int(milliseconds), int(number)) > _ID_MAX:
+        raise InvalidValue("cursor", cursor, "it must be one that the store returned, or empty for the start")
+    return int(milliseconds), int(number)

@@ -106,15 +106,15 @@ def _decode_event(fields: Any) -> Event | MalformedEvent:
 
 
 def encode_shape(record: WorkerRecord) -> bytes:
-    """Return the part of a worker's record whose change the dispatcher is told of."""
-    return pack((VERSION, dict(record.slots), record.draining, record.version))
+    """Return the part of a worker's record whose change (in bytes) the dispatcher is told of."""
+    return pack((VERSION, dict(sorted(record.slots.items())), record.draining))
 
 
 def encode_held(record: WorkerRecord) -> bytes:
-    """Return the tokens a worker holds. Raises `InvalidValue` for more than a message can hold."""
+    """Return the part that changes all the time. Raises `InvalidValue` for more tokens than a message can hold."""
     if len(record.held) > ARRAY_LIMIT:
         raise InvalidValue("number of held attempts", len(record.held), f"the limit is {ARRAY_LIMIT}")
-    return pack(record.held)
+    return pack((VERSION, record.held, record.version))
 
 
 def decode_worker(name: str, incarnation: bytes, shape: bytes, held: bytes, renewals: bytes) -> WorkerRecord:
@@ -122,16 +122,18 @@ def decode_worker(name: str, incarnation: bytes, shape: bytes, held: bytes, rene
     try:
         check_name("worker", name)
         check_name("incarnation", chosen := incarnation.decode("ascii", "replace"))
-        _, slots, draining, version = _array("worker", shape, 4)
-        if not isinstance(slots, dict) or type(draining) is not bool or not isinstance(version, str):
-            raise MalformedMessage("worker", "its shape is not slots by pool, draining and version")
+        _, slots, draining = _array("worker", shape, 3)
+        if not isinstance(slots, dict) or type(draining) is not bool:
+            raise MalformedMessage("worker", "its shape is not slots by pool and draining")
         for pool, count in slots.items():
             check_name("pool", pool)
             if type(count) is not int or not 0 <= count <= 1_000_000:
                 raise MalformedMessage("worker", f"{count!r:.40} is no number of slots")
-        tokens = unpack("held attempts", held)
-        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-            raise MalformedMessage("worker", "what it holds is no array of tokens")
+        _, tokens, version = _array("held attempts", held, 3)
+        if not isinstance(version, str) or not isinstance(tokens, list):
+            raise MalformedMessage("worker", "what it holds is no array of tokens and a version")
+        if not all(isinstance(token, str) for token in tokens):
+            raise MalformedMessage("worker", "a token that it holds is no string")
         counter = int(renewals)
     except ValueError as error:
         raise MalformedMessage("worker", str(error)[:200]) from None

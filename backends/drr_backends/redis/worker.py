@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from drr.backend import ITEM_LIMIT, Attempt, Event, Malformed, WorkerRecord, check_count
+from drr.backend import ITEM_LIMIT, Attempt, Event, Malformed, WorkerRecord, check_count, check_worker
 from drr.errors import BackendError, MalformedMessage, StoreCorrupt, WorkerNameInUse
 from drr.model import Lane, check_name
 from drr_backends.redis.codec import TOKEN_LIMIT, decode_head, split_frame
@@ -107,14 +107,6 @@ class WorkerRole(Store):
                 raise made from None
             reply = await self.blocking_call(reader, block, command)
         return list(by_stream(reply).get(key.encode()) or ())
-
-
-def check_worker(record: WorkerRecord) -> None:
-    """Raise `InvalidValue` if a worker's record has a name or number that no reader would accept."""
-    consumer(record.name, record.incarnation)
-    for pool, slots in record.slots.items():
-        check_name("pool", pool)
-        check_count(f"number of slots for pool {pool}", slots, high=1_000_000)
 
 
 def _attempts(entries: list[Any]) -> list[Attempt | Malformed]:
