@@ -120,6 +120,20 @@ class NotLeader(BackendError):
     """
 
 
+class NotLeading(DrrError):
+    """Raised when settings are changed through a dispatcher that stands by; only the leader can change them.
+
+    ``leader`` is the token of the leader as last seen, or empty.
+    """
+
+    def __init__(self, leader: str) -> None:
+        self.leader = leader
+        super().__init__(
+            f"this dispatcher stands by (the leader is {leader or 'unknown'}); "
+            "change settings through the leader, or wait until this one leads (wait_leading)"
+        )
+
+
 class CommitRefused(BackendError):
     """Raised when a commit contradicts the store (a lane's head or a lease is not what it names).
 

@@ -1,0 +1,39 @@
+"""What a dispatcher has done since it started, in whole numbers that only rise."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    """Kept over reloads and changes of leadership; part of the status and of `Dispatcher.counters`.
+
+    ``lost``: attempts whose worker died or let go of them. ``returned``: attempts handed back, or never
+    claimed. ``poisoned``: jobs given up after too many losses. ``zombies``: reports of attempts whose lease
+    was gone. ``malformed``: lane entries and events that could not be decoded. ``refused``: lanes that do
+    not fit the tree. ``takeovers``: elections won; ``reloads``: those of them after an error of one's own.
+    """
+
+    dispatched: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    timed_out: int = 0
+    lost: int = 0
+    returned: int = 0
+    poisoned: int = 0
+    zombies: int = 0
+    malformed: int = 0
+    refused: int = 0
+    commits: int = 0
+    takeovers: int = 0
+    reloads: int = 0
+
+    @property
+    def settled(self) -> int:
+        """Attempts whose worker reported an outcome."""
+        return self.succeeded + self.failed + self.timed_out
+
+    def as_dict(self) -> dict[str, int]:
+        """Return all counters by name."""
+        return asdict(self)

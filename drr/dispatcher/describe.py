@@ -1,0 +1,225 @@
+"""Describing an engine for people: which nodes are worth showing, and what is said of them.
+
+The cost is bounded by `NODES_SHOWN` per pool and by one pass over the open lanes; the writer spends at most
+a twentieth of the time on it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from heapq import nlargest
+from itertools import chain, islice
+from typing import Final
+
+from drr.backend import Backend
+from drr.clock import Clock
+from drr.core.limits import UNLIMITED
+from drr.core.scheduler import NodeView
+from drr.dispatcher.engine import Engine
+from drr.dispatcher.pools import Pool
+from drr.dispatcher.status import NodeStatus, PoolStatus, Status, encode_status
+from drr.model import Header, Lane, TenantPath
+
+NODES_SHOWN: Final = 1000
+"""Most nodes described per pool."""
+LANES_COUNTED: Final = 1000
+"""Most lanes whose length is asked for per refresh; of the others the last known length is shown."""
+INTERVAL: Final = 1.0
+"""Seconds between two refreshes while anything changes."""
+MOST_OF_THE_TIME: Final = 0.05
+"""Share of the dispatcher's time that may go into descriptions."""
+SHARE_WINDOW: Final = 60.0
+SHARE_STEP: Final = 5.0
+
+
+class Ledger:
+    """What each node of a pool was charged when, coarsely, over the last minute."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, Mapping[TenantPath, float]]] = deque()
+
+    def shares(self, charged: Mapping[TenantPath, float], now: float) -> dict[TenantPath, float]:
+        """Return each path's fraction of what the pool (the paths of one name together) was charged lately."""
+        while len(self._marks) > 1 and self._marks[1][0] <= now - SHARE_WINDOW:
+            self._marks.popleft()
+        before = self._marks[0][1] if self._marks else {}
+        spent = {path: max(0.0, total - before.get(path, 0.0)) for path, total in charged.items()}
+        if not self._marks or now - self._marks[-1][0] >= SHARE_STEP:
+            self._marks.append((now, dict(charged)))
+        whole = sum(amount for path, amount in spent.items() if len(path) == 1)
+        return {path: amount / whole if whole > 0.0 else 0.0 for path, amount in spent.items()}
+
+
+class Describer:
+    """Describes one engine again and again."""
+
+    def __init__(self, name: str, version: str, since: float) -> None:
+        self._name = name
+        self._version = version
+        self._since = since
+        self._ledgers: dict[str, Ledger] = {}
+
+    def lanes(self, engine: Engine) -> list[Lane]:
+        """Return the lanes whose present length would improve the description most."""
+        windows = [window for window in engine.windows.by_lane.values() if window.rest != 0]
+        return [window.lane for window in nlargest(LANES_COUNTED, windows, key=lambda window: window.rest)]
+
+    def describe(self, engine: Engine, lengths: Mapping[Lane, int], now: float, wall: float) -> Status:
+        """Return the description of ``engine``; ``lengths`` of some lanes as the store just said."""
+        capacities = engine.liveness.capacities(now)
+        pools = tuple(
+            self._pool(pool, engine, lengths, capacities.get(name, (0, 0))[1], now, wall)
+            for name, pool in sorted(engine.pools.items())
+        )
+        counters = engine.counters.as_dict()
+        return Status(wall, self._name, self._version, now - self._since, counters, pools)
+
+    def _pool(
+        self, pool: Pool, engine: Engine, lengths: Mapping[Lane, int], withheld: int, now: float, wall: float
+    ) -> PoolStatus:
+        scheduler = pool.scheduler
+        queued, oldest = _backlog(pool, lengths, wall)
+        shown = _relevant(pool, queued)
+        shares = self._ledgers.setdefault(pool.name, Ledger()).shares(
+            {view.path: view.charged for view in shown if view.path}, now
+        )
+        free = scheduler.free
+        children = scheduler.tree.root.children.values()
+        return PoolStatus(
+            name=pool.name,
+            workers=sum(1 for record in engine.liveness.workers.values() if pool.name in record.slots),
+            slots=scheduler.slots,
+            free=free,
+            idle_capped=free if scheduler.queued else 0,
+            withheld=withheld,
+            queued=queued.get((), 0),
+            running=scheduler.running,
+            active=len(pool.projects),
+            charged=sum(child.charged for child in children),
+            nodes=tuple(_node(view, pool, queued, oldest, shares, wall) for view in shown),
+            omitted=len(scheduler.tree.nodes) - len(shown),
+        )
+
+
+def _backlog(
+    pool: Pool, lengths: Mapping[Lane, int], wall: float
+) -> tuple[dict[TenantPath, int], dict[TenantPath, float]]:
+    """Return the waiting jobs below each node, and when the one that starts next was submitted."""
+    queued: dict[TenantPath, int] = {}
+    oldest: dict[TenantPath, float] = {}
+    for path, project in pool.projects.items():
+        waiting, since = 0, wall
+        for window in project.windows:
+            waiting += max(lengths.get(window.lane, 0), len(window.entries) + max(0, window.rest))
+            if window.entries and isinstance(window.entries[0], Header):
+                since = min(since, window.entries[0].submitted_at)
+        for depth in range(len(path) + 1):
+            node = path[:depth]
+            queued[node] = queued.get(node, 0) + waiting
+            oldest[node] = min(oldest.get(node, wall), since)
+    return queued, oldest
+
+
+def _relevant(pool: Pool, queued: Mapping[TenantPath, int]) -> list[NodeView]:
+    """Return the nodes to show with their ancestors: those that run most, then those that wait most."""
+    scheduler = pool.scheduler
+    running: dict[TenantPath, int] = {}
+    for lease in scheduler.leases.values():
+        running[lease.job.path] = running.get(lease.job.path, 0) + 1
+    candidates = dict.fromkeys(chain(running, pool.projects, scheduler.policies))
+    if len(candidates) < NODES_SHOWN:
+        candidates.update(dict.fromkeys(islice(scheduler.tree.nodes, NODES_SHOWN)))
+    best = nlargest(NODES_SHOWN, candidates, key=lambda path: (running.get(path, 0), queued.get(path, 0)))
+    shown: set[TenantPath] = {()}
+    for path in best:
+        lineage = {path[:depth] for depth in range(1, len(path) + 1)}
+        if len(shown) + len(lineage - shown) > NODES_SHOWN:
+            break
+        shown |= lineage
+    views = [scheduler.view(path) for path in sorted(shown)]
+    return [view for view in views if view is not None]
+
+
+def _node(
+    node: NodeView,
+    pool: Pool,
+    queued: Mapping[TenantPath, int],
+    oldest: Mapping[TenantPath, float],
+    shares: Mapping[TenantPath, float],
+    wall: float,
+) -> NodeStatus:
+    path = node.path
+    waiting = queued.get(path, 0)
+    return NodeStatus(
+        path=path,
+        weight=node.weight,
+        queued=waiting,
+        running=node.running,
+        credit=node.credit,
+        charged=node.charged,
+        lost=node.lost,
+        starts=node.starts,
+        losses=node.losses,
+        share=shares.get(path, 0.0) if path else 1.0,
+        lane=node.lane,
+        waits=_why(node, pool) if waiting else "",
+        soft_cap=None if node.soft_cap >= UNLIMITED else node.soft_cap,
+        hard_cap=None if node.hard_cap >= UNLIMITED else node.hard_cap,
+        floor=node.floor,
+        oldest_wait=max(0.0, wall - oldest.get(path, wall)) if waiting else 0.0,
+    )
+
+
+def _why(node: NodeView, pool: Pool) -> str:
+    """Return why nothing of a node with waiting jobs starts now."""
+    scheduler = pool.scheduler
+    if scheduler.slots == 0:
+        return "no workers"
+    for depth in range(len(node.path), 0, -1):
+        above = scheduler.view(node.path[:depth])
+        if above is not None and above.running >= above.hard_cap:
+            return "capped"
+    if node.lane == "parked" and node.queued > 0:
+        return "capped"  # not itself, but all that waits below it
+    if scheduler.free <= 0:
+        return "no free slot"
+    if node.lane == "borrowing" and scheduler.free <= scheduler.pool.reserve:
+        return "reserve"
+    return ""
+
+
+class StatusWriter:
+    """Writes the description of the leading engine about once a second, if anything has changed."""
+
+    def __init__(self, clock: Clock, name: str, version: str) -> None:
+        self._clock = clock
+        self._name = name
+        self._version = version
+        self._describer: Describer | None = None
+        self._due_at = float("-inf")
+        self._commits = -1
+
+    def start(self) -> None:
+        """Begin to describe a new engine."""
+        self._describer = Describer(self._name, self._version, self._clock.monotonic())
+        self._due_at = float("-inf")
+        self._commits = -1
+
+    async def write_if_due(self, engine: Engine, backend: Backend) -> None:
+        """Refresh the stored description if it is time to."""
+        started = self._clock.monotonic()
+        if started < self._due_at or self._describer is None:
+            return
+        quiet = engine.counters.commits == self._commits
+        self._commits = engine.counters.commits
+        self._due_at = started + INTERVAL
+        if quiet and not engine.liveness.holds and not engine.windows.by_lane:
+            return
+        lanes = self._describer.lanes(engine)
+        lengths = dict(zip(lanes, await backend.lane_lengths(lanes), strict=True)) if lanes else {}
+        before = self._clock.monotonic()
+        blob = encode_status(self._describer.describe(engine, lengths, before, self._clock.wall()))
+        spent = self._clock.monotonic() - before
+        await backend.write_status(engine.token, blob)
+        self._due_at = started + max(INTERVAL, spent / MOST_OF_THE_TIME)

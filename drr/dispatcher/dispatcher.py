@@ -1,0 +1,281 @@
+"""The `Dispatcher`: what a host embeds or the command line runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from drr.backend import Backend, open_backend
+from drr.clock import Clock, SystemClock
+from drr.dispatcher.counters import Counters
+from drr.dispatcher.describe import StatusWriter
+from drr.dispatcher.election import Election
+from drr.dispatcher.leadership import Leadership, tick_of
+from drr.dispatcher.news import News
+from drr.dispatcher.options import Options, package_version, read_options
+from drr.dispatcher.settings import Change, Changes, check_node_policy, check_pool_policy
+from drr.errors import BackendError, CommitRefused, NotLeading, StoreNotPrepared
+from drr.model import NodePolicy, PoolPolicy, TenantPath
+from drr.timing import Backoff, Signal
+
+log = logging.getLogger("drr.dispatcher")
+
+POLLS_PER_LEASE: Final = 6
+"""Looks of a standby at the leader per leader lease."""
+PARTING_TIME: Final = 5.0
+"""Most real seconds that giving up the leadership and closing connections may take."""
+
+
+class Dispatcher:
+    """Shares the slots of the workers fairly among the tenants, as leader or as standby.
+
+    Use it as an async context manager; it works in the background of the host's event loop::
+
+        async with Dispatcher("redis://localhost:6379", pools={"default": PoolPolicy()}) as dispatcher:
+            await dispatcher.wait_leading()
+
+    Any number may run on one namespace: one leads, the others stand by and take over within about
+    ``leader_lease`` seconds when it fails, and at once when it leaves the context. After an error of the
+    store a dispatcher drops what it knows and loads again; such errors are logged, not raised. What is
+    raised, out of the ``async with`` block, is only an error of drr itself.
+    """
+
+    def __init__(
+        self,
+        store: str | Backend,
+        *,
+        namespace: str = "drr",
+        name: str = "",
+        lease: float = 30.0,
+        heartbeat: float | None = None,
+        leader_lease: float = 3.0,
+        poison_after: int = 3,
+        depth: int = 2,
+        pools: Mapping[str, PoolPolicy] | None = None,
+        policies: Mapping[str, Mapping[str | TenantPath, NodePolicy]] | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Check the settings; nothing is connected yet.
+
+        ``store``: a URL (opened here and closed at the end), or an open backend (left open). ``name``: for
+        people, in the status and the log. ``lease``: seconds without a sign of life after which a worker, or
+        an attempt that nobody claims, is lost; at least 0.1. ``heartbeat``: the longest interval between two
+        heartbeats of any worker, at most (and by default) a third of the lease; a worker that misses two is
+        sent nothing new. ``leader_lease``: seconds after which a silent leader is replaced; 0.1 to 3600.
+        ``poison_after``: lost attempts after which a job is given up. ``depth``: names in a tenant path,
+        organisation and project by default; must be the same for all dispatchers of a namespace.
+
+        ``pools`` and ``policies`` (by pool, then by path as ``"acme/billing"`` or a tuple) are entitlements to
+        start with: when this dispatcher first comes to lead, they replace what is stored for the pools and
+        nodes that they name, and are stored. Give all dispatchers of a namespace the same.
+
+        Raises `InvalidConfiguration`, `InvalidPolicy`, `InvalidName` or `UnknownBackend`.
+        """
+        self._options: Options = read_options(
+            name, lease, heartbeat, leader_lease, poison_after, depth, pools, policies
+        )
+        self._clock = clock or SystemClock()
+        self._owned = isinstance(store, str)
+        self._backend = (
+            open_backend(store, namespace=namespace, clock=self._clock) if isinstance(store, str) else store
+        )
+        self._rng = rng or random.SystemRandom()
+        self._counters = Counters()
+        self._wake = Signal()
+        seeds = [Change(pool, path, policy, lasting=True) for pool, path, policy in self._options.entitlements]
+        self._changes = Changes(self._wake, seeds)
+        self._status = StatusWriter(self._clock, self._options.name, package_version())
+        self._leading = asyncio.Event()
+        self._leader_seen = ""
+        self._entered = False
+        self._group: TaskGroup | None = None
+
+    # --- the host's side ------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Dispatcher:
+        """Prepare the store and start. Raises `BackendError` subclasses if the store cannot be used."""
+        if self._entered:
+            raise RuntimeError("a Dispatcher can be entered once; make a new one to start again")
+        self._entered = True
+        try:
+            await self._backend.prepare()
+        except BaseException:
+            if self._owned:
+                await self._backend.close()
+            raise
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
+        self._group.start_soon(self._run)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Finish the commit under way, hand over the leadership, stop."""
+        group = self._group
+        assert group is not None, "entered before"
+        group.cancel_scope.cancel()
+        try:
+            return await group.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as several:
+            only = _only(several)
+            if only is error:
+                return None
+            raise only from None
+        finally:
+            self._changes.refuse(NotLeading(self._leader_seen))
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this dispatcher leads, as far as it knows."""
+        return self._leading.is_set()
+
+    @property
+    def counters(self) -> Counters:
+        """What this dispatcher has done since it was made."""
+        return self._counters
+
+    async def wait_leading(self) -> None:
+        """Return once this dispatcher leads and has loaded."""
+        await self._leading.wait()
+
+    async def set_policy(self, path: str | TenantPath, policy: NodePolicy | None, *, pool: str = "default") -> None:
+        """Set a tenant's policy in ``pool``, or reset it with ``None``; returns once it is stored.
+
+        It binds with the next pass, on the backlog too, and survives takeovers. Raises `NotLeading` on a
+        standby, `InvalidPolicy` or `InvalidName` for values that are not allowed.
+        """
+        checked = check_node_policy(path, policy, self._options.rules.depth)
+        await self._change(Change(pool, checked, policy))
+
+    async def set_pool(self, pool: str, policy: PoolPolicy) -> None:
+        """Set a pool's quantum, default ceiling, reserve and default estimate; like `set_policy`."""
+        await self._change(Change(check_pool_policy(pool, policy), None, policy))
+
+    async def _change(self, change: Change) -> None:
+        if not self.is_leader:
+            raise NotLeading(self._leader_seen)
+        await self._changes.make(change)
+
+    # --- the background -------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        news_backend, calls_backend = self._backend.sibling(), self._backend.sibling()
+        news = News(news_backend, self._clock, self._wake, self._rng)
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(news.run)
+                group.start_soon(self._tick)
+                group.start_soon(self._stand_and_lead, calls_backend, news)
+        finally:
+            with anyio.move_on_after(PARTING_TIME, shield=True):
+                await news_backend.close()
+                await calls_backend.close()
+                if self._owned:
+                    await self._backend.close()
+
+    async def _tick(self) -> None:
+        seconds = tick_of(self._options.rules.lease, self._options.leader_lease)
+        while True:
+            await self._clock.sleep(seconds)
+            self._wake.set()
+
+    async def _stand_and_lead(self, calls_backend: Backend, news: News) -> None:
+        unique = self._rng.getrandbits
+        election = Election(self._options.leader_lease, lambda: f"{unique(128):032x}")
+        backoff = Backoff(self._rng)
+        trusting, again = True, False
+        while True:
+            try:
+                token = await self._stand(election, calls_backend)
+                self._counters.takeovers += 1
+                self._counters.reloads += again
+                await self._lead(token, news, backoff, trusting=trusting)
+            except BackendError as error:
+                # An announced head that was not there refuses the commit; reading lanes first cannot be fooled.
+                trusting, again = not isinstance(error, CommitRefused), True
+                log.warning("%s: %s; dropping what is known and starting anew", type(error).__name__, error)
+                await self._clock.sleep(backoff.next())
+                if isinstance(error, StoreNotPrepared):
+                    await self._prepare_again()
+
+    async def _prepare_again(self) -> None:
+        try:
+            await self._backend.prepare()
+        except BackendError as error:
+            log.warning("the store cannot be prepared: %s", error)
+
+    async def _stand(self, election: Election, calls_backend: Backend) -> str:
+        """Stand by until this dispatcher is elected; return its token."""
+        poll = self._options.leader_lease / POLLS_PER_LEASE
+        while True:
+            record = await self._backend.leader()
+            self._leader_seen = record.token
+            bid = election.look(record, self._clock.monotonic())
+            if bid is not None:
+                expected, token = bid
+                with anyio.CancelScope(shield=True):
+                    elected = await self._backend.elect(expected, token)
+                if elected:
+                    log.info("%s leads as %s", self._options.name, token)
+                    self._leader_seen = token
+                    return token
+                continue
+            self._changes.refuse(NotLeading(record.token))
+            await calls_backend.await_resignation(poll)
+
+    async def _lead(self, token: str, news: News, backoff: Backoff, *, trusting: bool) -> None:
+        leadership = Leadership(
+            self._backend,
+            self._clock,
+            token,
+            self._options.rules,
+            self._options.leader_lease,
+            news=news,
+            wake=self._wake,
+            changes=self._changes,
+            counters=self._counters,
+            status=self._status,
+            trusting=trusting,
+        )
+        began = self._clock.monotonic()
+
+        def on_progress() -> None:
+            # Not sooner, or an error at every other commit would be met with no pause at all.
+            if self._clock.monotonic() - began > self._options.leader_lease:
+                backoff.reset()
+
+        try:
+            await leadership.run(self._leading.set, on_progress)
+        except BackendError:
+            raise
+        except BaseException:
+            await self._resign(token)
+            raise
+        finally:
+            self._leading.clear()
+            news.stop()
+            self._changes.retry()
+
+    async def _resign(self, token: str) -> None:
+        """Hand over at once: on the way out nothing is left to be decided."""
+        with anyio.move_on_after(PARTING_TIME, shield=True):
+            try:
+                await self._backend.resign(token)
+            except BackendError as error:
+                log.warning("the leadership could not be given up (%s); it will lapse", error)
+
+
+def _only(error: BaseException) -> BaseException:
+    """Return the one exception in nested groups, or the group if there are several."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,139 @@
+"""One leadership, from the election to the first error: the thin loop around the `Engine`.
+
+Reads and commits are strictly one after the other, so the engine is never asked for a pass while the
+outcome of the last one is open. While a commit is under way news pile up; the next pass takes them all. So
+a lone fact is committed at once, and under load batches form by themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+
+from drr.backend import Backend
+from drr.clock import Clock
+from drr.dispatcher.counters import Counters
+from drr.dispatcher.describe import StatusWriter
+from drr.dispatcher.engine import Engine, Plan, Rules
+from drr.dispatcher.news import News
+from drr.dispatcher.settings import Changes
+from drr.timing import Signal
+
+log = logging.getLogger("drr.dispatcher")
+
+RENEWALS_PER_LEASE: Final = 3
+LOOKS_PER_LEASE: Final = 6
+LONGEST_BETWEEN_LOOKS: Final = 5.0
+LONGEST_TICK: Final = 0.5
+
+
+def tick_of(lease: float, leader_lease: float) -> float:
+    """Return the seconds between two wake-ups that suffice for everything that happens by time alone."""
+    return min(leader_lease / RENEWALS_PER_LEASE / 2, lease / LOOKS_PER_LEASE / 2, LONGEST_TICK)
+
+
+class Leadership:
+    """Leads under ``token`` until something fails. Every failure of the store is raised, and ends it."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        clock: Clock,
+        token: str,
+        rules: Rules,
+        leader_lease: float,
+        *,
+        news: News,
+        wake: Signal,
+        changes: Changes,
+        counters: Counters,
+        status: StatusWriter,
+        trusting: bool,
+    ) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._token = token
+        self._rules = rules
+        self._renew_every = leader_lease / RENEWALS_PER_LEASE
+        self._look_every = min(rules.lease / LOOKS_PER_LEASE, LONGEST_BETWEEN_LOOKS)
+        self._news = news
+        self._wake = wake
+        self._changes = changes
+        self._counters = counters
+        self._status = status
+        self._trusting = trusting
+        now = clock.monotonic()
+        self._renewed_at = now
+        self._looked_at = now
+
+    async def run(self, on_leading: Callable[[], None], on_progress: Callable[[], None]) -> None:
+        """Load, then make passes for ever; tell when loaded, and of each commit."""
+        engine = await self._load()
+        self._news.start(engine.position)
+        self._status.start()
+        on_leading()
+        while True:
+            await self._pass(engine, on_progress)
+
+    async def _load(self) -> Engine:
+        snapshot = await self._backend.load(self._token)
+        engine = Engine(
+            snapshot,
+            self._token,
+            self._clock.monotonic(),
+            self._clock.wall(),
+            self._rules,
+            self._counters,
+            trusting=self._trusting,
+        )
+        while peeks := engine.opening():
+            engine.opened(await self._backend.peek(peeks))
+            await self._renew_if_due()
+        log.info(
+            "loaded: %d active lanes, %d attempts in flight, %d workers",
+            len(engine.windows.by_lane),
+            len(engine.liveness.holds),
+            len(snapshot.workers),
+        )
+        return engine
+
+    async def _pass(self, engine: Engine, on_progress: Callable[[], None]) -> None:
+        for facts in self._news.take():
+            engine.feed(facts)
+        now = self._clock.monotonic()
+        if engine.workers_due or now - self._looked_at >= self._look_every:
+            records = await self._backend.workers()
+            self._looked_at = self._clock.monotonic()
+            engine.look(records, now, self._looked_at)
+        await self._status.write_if_due(engine, self._backend)
+        self._changes.apply(engine)
+        plan = engine.step(self._clock.monotonic(), self._clock.wall())
+        if plan is not None:
+            await self._carry_out(engine, plan)
+            if plan.commit is not None:
+                on_progress()
+            return
+        await self._renew_if_due()
+        await self._wake.wait()
+
+    async def _carry_out(self, engine: Engine, plan: Plan) -> None:
+        if plan.commit is None:
+            engine.confirm(await self._backend.peek(plan.peeks))
+            await self._renew_if_due()
+            return
+        # Shielded: a commit that was cut off half-way would leave its outcome unknown to nobody's gain.
+        with anyio.CancelScope(shield=True):
+            replies = await self._backend.commit(plan.commit, plan.peeks)
+        self._counters.commits += 1
+        self._renewed_at = self._clock.monotonic()
+        self._changes.stored(plan.commit)
+        engine.confirm(replies)
+
+    async def _renew_if_due(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._renewed_at >= self._renew_every:
+            await self._backend.renew(self._token)
+            self._renewed_at = now

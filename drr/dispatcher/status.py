@@ -1,0 +1,107 @@
+"""The leader's description of its tree: the values, and their encoding as one blob in the store.
+
+The blob is a msgpack map, ``version`` first; `decode_status` gives back the values. It is for people and
+for the command line: nothing that decides anything ever reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, cast
+
+from drr.errors import MalformedMessage
+from drr.model import TenantPath
+from drr.wire import pack, unpack
+
+STATUS_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node of a pool's tree; the empty path is the pool.
+
+    ``queued``: jobs that wait in the store; ``running``: live leases. ``credit``, ``charged``, ``lost`` in
+    worker-seconds: the latter two since this leader took over, ``charged`` without what was refunded.
+    ``share``: fraction of all worker-seconds that the pool was charged in the last minute. ``waits``: why
+    nothing of it starts now, or empty: "no workers", "no free slot", "capped", "reserve". ``lane``:
+    "parked", "floor", "under cap" or "borrowing". ``oldest_wait``: seconds since the submission of the job
+    that starts next, 0 if none waits. Caps and floor are as they are resolved now; ``None``: no cap.
+    """
+
+    path: TenantPath
+    weight: float
+    queued: int
+    running: int
+    credit: float
+    charged: float
+    lost: float
+    starts: int
+    losses: int
+    share: float
+    lane: str
+    waits: str
+    soft_cap: int | None
+    hard_cap: int | None
+    floor: int
+    oldest_wait: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatus:
+    """One pool. ``free``: slots that could take a job now; ``idle_capped``: those of them that stay idle
+    although jobs wait, because of caps or the reserve. ``withheld``: free slots of workers that fell silent.
+    ``active``: projects with jobs waiting. ``charged``: worker-seconds, all tenants together. ``nodes`` are the most relevant ones, parents before children;
+    ``omitted`` counts the others.
+    """
+
+    name: str
+    workers: int
+    slots: int
+    free: int
+    idle_capped: int
+    withheld: int
+    queued: int
+    running: int
+    active: int
+    charged: float
+    nodes: tuple[NodeStatus, ...]
+    omitted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a leader says of itself. ``at``: its wall clock. ``counters`` are `Counters` by name."""
+
+    at: float
+    dispatcher: str
+    version: str
+    leading_for: float
+    counters: dict[str, int]
+    pools: tuple[PoolStatus, ...]
+
+
+def encode_status(status: Status) -> bytes:
+    """Return the blob for `Backend.write_status`."""
+    return pack({"version": STATUS_VERSION, **asdict(status)})
+
+
+def decode_status(blob: bytes) -> Status:
+    """Return what `encode_status` was given; raises `MalformedMessage` for anything else.
+
+    Unknown fields of a later version are ignored, missing ones are an error.
+    """
+    raw = unpack("status", blob)
+    try:
+        return cast(Status, _read(Status, raw, pools=tuple(_read_pool(pool) for pool in raw["pools"])))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise MalformedMessage("status", f"{type(error).__name__}: {error}") from error
+
+
+def _read_pool(raw: dict[str, Any]) -> PoolStatus:
+    nodes = tuple(_read(NodeStatus, node, path=tuple(node["path"])) for node in raw["nodes"])
+    return cast(PoolStatus, _read(PoolStatus, raw, nodes=nodes))
+
+
+def _read(kind: type[Any], raw: dict[str, Any], **replaced: Any) -> Any:
+    names = [field.name for field in fields(kind)]
+    return kind(**{name: replaced[name] if name in replaced else raw[name] for name in names})

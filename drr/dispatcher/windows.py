@@ -1,0 +1,146 @@
+"""Read-ahead: a bounded window of headers on every lane that holds jobs.
+
+The store's backlog may be millions of jobs long; the dispatcher sees the first few headers of each lane. A
+window is read again by a `Peek` that rides on a commit, once half of it has been used. How far it reaches
+adapts to how quickly the lane is dispatched: it doubles when most of it went between two reads, and halves
+when little did. So memory follows active lanes and the rate of dispatch, not the backlog; beyond `BUDGET`
+headers in all, windows are kept at `SPARE`.
+
+Nobody can know that a lane is empty except by looking in the call that emptied it, since a submit to a lane
+that holds jobs is not announced. So a window that has run dry stays open until the store has said "empty".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from drr.backend import ITEM_LIMIT, Malformed, Peek, Window
+from drr.core.jobs import Job
+from drr.errors import CommitRefused
+from drr.model import Header, Lane
+
+UNKNOWN: Final = -1
+FIRST: Final = 4
+"""Headers in a new window."""
+SPARE: Final = 2
+"""Headers in a window at the start, and when memory is short."""
+LARGEST: Final = 1000
+BUDGET: Final = 100_000
+"""Headers in memory beyond which windows no longer grow; a few hundred bytes each."""
+
+_IDLE, _LOW, _DRY = range(3)
+
+
+class LaneWindow:
+    """The first entries of one lane, in the lane's order.
+
+    ``jobs``: what the core has been offered of them, from the head on. ``rest``: how many more the store
+    holds behind the entries as of the last look, or `UNKNOWN`. ``taken``: dispatched since the last look.
+    """
+
+    __slots__ = ("entries", "jobs", "lane", "rest", "taken", "target", "wanted")
+
+    def __init__(self, lane: Lane, target: int = FIRST) -> None:
+        self.lane = lane
+        self.entries: deque[Header | Malformed] = deque()
+        self.jobs: deque[Job] = deque()
+        self.rest = UNKNOWN
+        self.taken = 0
+        self.target = target
+        self.wanted = _IDLE
+
+    def adapt(self) -> None:
+        """Let the window follow the rate at which it was used since the last look."""
+        if self.taken * 2 > self.target:
+            self.target = min(LARGEST, max(self.target * 2, FIRST))
+        elif self.taken * 8 < self.target > FIRST:
+            self.target = max(FIRST, self.target // 2)
+        self.taken = 0
+
+
+class Windows:
+    """All open windows, and which of them are to be read next: dry ones first, then first come first served."""
+
+    def __init__(self, budget: int = BUDGET) -> None:
+        self.by_lane: dict[Lane, LaneWindow] = {}
+        self.headers = 0
+        """Entries in all windows."""
+        self._budget = budget
+        self._dry: deque[LaneWindow] = deque()
+        self._low: deque[LaneWindow] = deque()
+
+    def open(self, lane: Lane, target: int = FIRST) -> LaneWindow:
+        """Return the lane's new window, to be read at the next opportunity."""
+        window = self.by_lane[lane] = LaneWindow(lane, target)
+        self.want(window)
+        return window
+
+    def close(self, window: LaneWindow) -> None:
+        """Forget a lane that the store says is empty."""
+        del self.by_lane[window.lane]
+        self.headers -= len(window.entries)
+        window.wanted = _IDLE
+
+    def use(self, window: LaneWindow) -> Header | Malformed:
+        """Take the head off a window: it is dispatched or buried by this pass."""
+        head = window.entries.popleft()
+        self.headers -= 1
+        window.taken += 1
+        if len(window.entries) * 2 <= window.target:
+            self.want(window)
+        return head
+
+    def put_back(self, window: LaneWindow, header: Header) -> None:
+        """Put a returned job at the head, as this pass does in the store."""
+        window.entries.appendleft(header)
+        self.headers += 1
+
+    def append(self, window: LaneWindow, entry: Header | Malformed) -> None:
+        """Add an entry that the store is known to hold behind the others."""
+        window.entries.append(entry)
+        self.headers += 1
+
+    def want(self, window: LaneWindow) -> None:
+        """Have a window read with the next requests."""
+        urgency = _LOW if window.entries else _DRY
+        if window.wanted < urgency:
+            window.wanted = urgency
+            (self._dry if urgency == _DRY else self._low).append(window)
+
+    def requests(self, limit: int = ITEM_LIMIT) -> list[Peek]:
+        """Return the next reads, of at most ``limit`` headers in all. They must be answered before the next call."""
+        peeks: list[Peek] = []
+        for queue, urgency in ((self._dry, _DRY), (self._low, _LOW)):
+            while queue and limit > 0:
+                window = queue.popleft()
+                if window.wanted != urgency:
+                    continue  # closed, or it has run dry since and stands in the other queue
+                window.wanted = _IDLE
+                window.adapt()
+                held = len(window.entries)
+                target = window.target if self.headers < self._budget else SPARE
+                count = min(target - held, limit)
+                if count > 0:
+                    limit -= count
+                    peeks.append(Peek(window.lane, held, count))
+        return peeks
+
+    def answer(self, reply: Window) -> LaneWindow | None:
+        """Take over what the store said of a lane; ``None`` if its window was closed meanwhile.
+
+        Raises `CommitRefused` if the answer contradicts what is held here.
+        """
+        window = self.by_lane.get(reply.lane)
+        if window is None:
+            return None
+        held = len(window.entries)
+        if reply.offset != held or reply.length < held or (reply.length > held and not reply.entries):
+            raise CommitRefused(
+                f"lane {reply.lane} holds {reply.length} jobs, {len(reply.entries)} of them after {reply.offset}; "
+                f"the dispatcher's window on it holds {held}"
+            )
+        window.entries.extend(reply.entries)
+        self.headers += len(reply.entries)
+        window.rest = max(0, reply.length - len(window.entries))
+        return window
