@@ -29,6 +29,7 @@ import anyio.to_thread
 
 from drr.backend import EventKind
 from drr.clock import Clock
+from drr.errors import DrrError
 from drr.payload import pack_result, unpack_arguments
 from drr.timing import Signal
 from drr.worker.context import Context
@@ -138,14 +139,17 @@ class Handlers:
         return f"TimedOut: still running after {holding.timeout:g} s"
 
     def _failed(self, holding: Holding, error: BaseException) -> str:
+        description = describe(error)
         log.warning(
-            "job %s (%s), attempt %d failed",
+            "job %s (%s), attempt %d failed: %s",
             holding.attempt.header.job_id,
             holding.attempt.header.task,
             holding.attempt.number,
-            exc_info=error,
+            description,
+            # What the worker itself found wrong needs no traceback through the worker.
+            exc_info=None if isinstance(error, UnknownTask | DrrError) else error,
         )
-        return describe(error)
+        return description
 
     def _unknown(self, name: str) -> str:
         names = self._tasks.names()
