@@ -62,7 +62,7 @@ class Describer:
 
     def lanes(self, engine: Engine) -> list[Lane]:
         """Return the lanes whose present length would improve the description most."""
-        windows = [window for window in engine.windows.by_lane.values() if window.rest != 0]
+        windows = [window for window in engine.backlog.windows.by_lane.values() if window.rest != 0]
         return [window.lane for window in nlargest(LANES_COUNTED, windows, key=lambda window: window.rest)]
 
     def describe(self, engine: Engine, lengths: Mapping[Lane, int], now: float, wall: float) -> Status:
@@ -70,7 +70,7 @@ class Describer:
         capacities = engine.liveness.capacities(now)
         pools = tuple(
             self._pool(pool, engine, lengths, capacities.get(name, (0, 0))[1], now, wall)
-            for name, pool in sorted(engine.pools.items())
+            for name, pool in sorted(engine.backlog.pools.items())
         )
         counters = engine.counters.as_dict()
         return Status(wall, self._name, self._version, now - self._since, counters, pools)
@@ -214,7 +214,7 @@ class StatusWriter:
         quiet = engine.counters.commits == self._commits
         self._commits = engine.counters.commits
         self._due_at = started + INTERVAL
-        if quiet and not engine.liveness.holds and not engine.windows.by_lane:
+        if quiet and not engine.liveness.holds and not engine.backlog.windows.by_lane:
             return
         lanes = self._describer.lanes(engine)
         lengths = dict(zip(lanes, await backend.lane_lengths(lanes), strict=True)) if lanes else {}

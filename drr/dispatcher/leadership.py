@@ -15,9 +15,10 @@ import anyio
 
 from drr.backend import Backend
 from drr.clock import Clock
+from drr.dispatcher.batch import Plan, Rules
 from drr.dispatcher.counters import Counters
 from drr.dispatcher.describe import StatusWriter
-from drr.dispatcher.engine import Engine, Plan, Rules
+from drr.dispatcher.engine import Engine
 from drr.dispatcher.news import News
 from drr.dispatcher.settings import Changes
 from drr.timing import Signal
@@ -94,7 +95,7 @@ class Leadership:
             await self._renew_if_due()
         log.info(
             "loaded: %d active lanes, %d attempts in flight, %d workers",
-            len(engine.windows.by_lane),
+            len(engine.backlog.windows.by_lane),
             len(engine.liveness.holds),
             len(snapshot.workers),
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from drr.dispatcher.engine import Rules
+from drr.dispatcher.batch import Rules
 from drr.dispatcher.settings import check_node_policy, check_pool_policy
 from drr.errors import InvalidConfiguration
 from drr.model import NodePolicy, PoolPolicy, TenantPath, check_name, check_number

@@ -21,7 +21,7 @@ from drr.core.estimates import DefaultEstimate, Estimator
 from drr.core.jobs import Job
 from drr.core.scheduler import Scheduler
 from drr.dispatcher.windows import LaneWindow
-from drr.model import ESTIMATE_MAX, ESTIMATE_MIN, Header, NodePolicy, Policies, PoolPolicy, TenantPath
+from drr.model import ESTIMATE_MAX, ESTIMATE_MIN, Header, Policies, PoolPolicy, TenantPath
 
 AHEAD: Final = 2
 """Jobs of one project that the core is offered ahead of need: with one, a project would drain at each start."""
@@ -65,10 +65,6 @@ class Pool:
         self.policy = policy
         self.estimator = DefaultEstimate(policy.default_estimate)
         self.scheduler.set_pool(policy)
-
-    def set_node(self, path: TenantPath, policy: NodePolicy | None) -> None:
-        """Change (or reset) a node's policy; binds at once."""
-        self.scheduler.set_policy(path, policy)
 
     def add(self, window: LaneWindow) -> None:
         """Take in a lane that was just opened."""

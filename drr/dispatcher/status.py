@@ -50,8 +50,8 @@ class NodeStatus:
 class PoolStatus:
     """One pool. ``free``: slots that could take a job now; ``idle_capped``: those of them that stay idle
     although jobs wait, because of caps or the reserve. ``withheld``: free slots of workers that fell silent.
-    ``active``: projects with jobs waiting. ``charged``: worker-seconds, all tenants together. ``nodes`` are the most relevant ones, parents before children;
-    ``omitted`` counts the others.
+    ``active``: projects with jobs waiting. ``charged``: worker-seconds, all tenants together. ``nodes`` are
+    the most relevant ones, parents before children; ``omitted`` counts the others.
     """
 
     name: str
