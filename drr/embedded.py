@@ -29,7 +29,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self, get_args
 
 import anyio
@@ -126,15 +125,13 @@ class EmbeddedServer:
         self.start_timeout = start_timeout
         self._directives = dict(directives or {})
         self._wanted_port = port
-        self._port: int | None = None
+        self._port = port or None
         self._given_dir = None if data_dir is None else Path(data_dir).absolute()
         self._data_dir: Path | None = None
         self._socket_dir: Path | None = None
         self._process: _Process | None = None
         self._clock = SystemClock()
         self._owner = os.getpid()
-
-    # --- what it is ---------------------------------------------------------------------------------------
 
     @property
     def data_dir(self) -> Path:
@@ -175,8 +172,6 @@ class EmbeddedServer:
         """Whether the process lives (it may be stopped or hang)."""
         return self._process is not None and not self._process.ended.is_set()
 
-    # --- what can be done to it ---------------------------------------------------------------------------
-
     def start(self) -> Self:
         """Start the server and return once it answers. Does nothing if it runs.
 
@@ -193,16 +188,13 @@ class EmbeddedServer:
         for attempt in range(1, _PORT_TRIES + 1):
             if choose:
                 self._port = _free_port()
-            elif self._wanted_port:
-                self._port = self._wanted_port
             try:
                 self._launch()
             except ServerFailed as failure:
                 self._terminate(signal.SIGKILL)
-                taken = choose and "in use" in failure.log
                 if choose:
                     self._port = None
-                if not taken or attempt == _PORT_TRIES:
+                if not choose or "in use" not in failure.log or attempt == _PORT_TRIES:
                     raise
             else:
                 break
@@ -240,9 +232,7 @@ class EmbeddedServer:
             self.close()
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
@@ -252,13 +242,9 @@ class EmbeddedServer:
             await anyio.to_thread.run_sync(self.__enter__)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self.close)
-
-    # --- inside -------------------------------------------------------------------------------------------
 
     def _prepare_directory(self) -> None:
         if self._data_dir is not None:
