@@ -67,7 +67,7 @@ class ClientRole(Store):
         if not asked:
             return answers
         lanes = {lane: number for number, lane in enumerate(dict.fromkeys(lane for _, lane, _, _ in asked), 1)}
-        keys = [self.keys.leases, self.keys.running]
+        keys = [self.keys.leases]
         keys += [self.keys.outcome(sequence, nonce) for _, _, sequence, nonce in asked]
         keys += map(self.keys.lane, lanes)
         args: list[bytes | int] = [len(asked)]

@@ -33,7 +33,9 @@ TOKEN_LIMIT: Final = 256
 _PREFIX: Final = struct.Struct(">QHHI")
 _PREFIX_SIZE: Final = _PREFIX.size
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+# What was found valid lately; bounded, and only there to be quick.
 _known_names: set[str] = set()
+_known_lanes: dict[tuple[Any, ...], Lane] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,10 +128,9 @@ def _learn(what: str, name: str) -> bool:
         check_name(what, name)
     except InvalidValue:
         return False
-    if what != "nonce":
-        if len(_known_names) >= 10_000:
-            _known_names.clear()
-        _known_names.add(name)
+    if len(_known_names) >= 10_000:
+        _known_names.clear()
+    _known_names.add(name)
     return True
 
 
@@ -175,6 +176,12 @@ def decode_head(head: bytes, lane: Lane | None = None) -> StoredHeader:
 
 def _checked_lane(pool: Any, path: list[Any], priority: int) -> Lane:
     try:
+        lane = _known_lanes.get((pool, tuple(path), priority))
+    except TypeError:
+        lane = None  # something in it is no string
+    if lane is not None:
+        return lane
+    try:
         check_name("pool", pool)
         for name in path:
             check_name("tenant", name)
@@ -182,23 +189,15 @@ def _checked_lane(pool: Any, path: list[Any], priority: int) -> Lane:
         raise MalformedMessage("job header", str(error)) from None
     if not path or priority not in PRIORITIES:
         raise MalformedMessage("job header", "its lane has no path, or its priority is not 0 to 9")
-    return Lane(pool, tuple(path), priority)
-
-
-def prefix_of(sequence: int, attempts: int, losses: int, header_length: int) -> bytes:
-    """Return the 16 bytes in front of a header."""
-    return _PREFIX.pack(sequence, attempts, losses, header_length)
-
-
-def raw_header(header: Header) -> bytes:
-    """Return a header's encoding, as it was read or as it would be written."""
-    raw: bytes = getattr(header, "raw", b"")
-    return raw or encode_header(header, header.nonce)
+    if len(_known_lanes) >= 10_000:
+        _known_lanes.clear()
+    lane = Lane(pool, tuple(path), priority)
+    return _known_lanes.setdefault(lane, lane)
 
 
 def head_of(header: Header) -> bytes:
     """Return the prefix and header of a job as they stand in the store."""
-    raw = raw_header(header)
+    raw: bytes = getattr(header, "raw", b"") or encode_header(header, header.nonce)
     return _PREFIX.pack(header.sequence, header.attempts, header.losses, len(raw)) + raw
 
 
@@ -220,35 +219,27 @@ def split_frame(frame: bytes) -> tuple[bytes, bytes]:
 # --- leases -------------------------------------------------------------------------------------------
 
 
-def encode_lease(lease: Lease, head: bytes) -> bytes:
-    """Return the record of a lease; ``head`` is the head of its job as it was dispatched."""
+def encode_lease(lease: Lease) -> bytes:
+    """Return what follows entry id and head in the record of a lease."""
     packed: bytes = _pack(
-        (
-            VERSION,
-            lease.token,
-            head,
-            lease.attempt,
-            lease.dispatched_at,
-            lease.charged,
-            lease.worker,
-            lease.excused,
-        )
+        (VERSION, lease.token, lease.attempt, lease.dispatched_at, lease.charged, lease.worker, lease.excused)
     )
     return packed
 
 
 def decode_lease(record: bytes) -> Lease:
-    """Decode a lease with what Lua put in front of it; raises `MalformedMessage`."""
-    end = record.find(b" ", 8, 64)
-    if end < 0:
-        raise MalformedMessage("lease", "it does not begin with a sequence and an entry id")
-    fields = unpack("lease", record[end + 1 :], 16 * 1024)
-    if not isinstance(fields, list) or len(fields) != 8 or fields[0] != VERSION:
-        raise MalformedMessage("lease", f"it is no array of 8 that begins with version {VERSION}")
-    _, token, head, attempt, dispatched_at, charged, worker, excused = fields
-    if not isinstance(head, bytes) or not isinstance(excused, list) or len(excused) > 64:
-        raise MalformedMessage("lease", "its job is no bytes or its excused charges no array")
+    """Decode the whole record of a lease; raises `MalformedMessage`."""
+    start = record.find(b" ", 0, 64)
+    if start < 0:
+        raise MalformedMessage("lease", "it does not begin with an entry id")
+    head, rest = split_frame(record[start + 1 :])
     header = decode_head(head)
+    fields = unpack("lease", rest, 16 * 1024)
+    if not isinstance(fields, list) or len(fields) != 7 or type(fields[0]) is not int or fields[0] != VERSION:
+        raise MalformedMessage("lease", f"it is no array of 7 that begins with version {VERSION}")
+    _, token, attempt, dispatched_at, charged, worker, excused = fields
+    if not isinstance(excused, list) or len(excused) > 64:
+        raise MalformedMessage("lease", "its excused charges are no array")
     if not isinstance(token, str) or not 0 < len(token) <= TOKEN_LIMIT:
         raise MalformedMessage("lease", "it has no token")
     if type(attempt) is not int or not 1 <= attempt <= 2**31:

@@ -210,6 +210,8 @@ class DispatcherRole(Store):
     async def _leases(self, token: str) -> list[Lease]:
         leases: list[Lease] = []
         for field, record in sorted((await self._scan_hash(self.keys.leases)).items()):
+            if field.startswith(b"#") and len(field) == 9:
+                continue  # leads from a job to its lease
             try:
                 lease = decode_lease(record)
                 if lease.token.encode() != field:
@@ -217,7 +219,7 @@ class DispatcherRole(Store):
             except MalformedMessage as error:
                 log.warning("a lease goes to the dead letters: %s", error)
                 preamble = encode_preamble(str(UNKNOWN_LANE), str(error), job=False)
-                keys = [self.keys.leader, self.keys.leases, self.keys.running, self.keys.dead]
+                keys = [self.keys.leader, self.keys.leases, self.keys.dead]
                 await self._lead("discard_lease", keys, token, field, preamble)
             else:
                 leases.append(lease)

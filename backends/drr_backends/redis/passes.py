@@ -15,7 +15,7 @@ import msgpack
 from drr.backend import Commit
 from drr.errors import InvalidValue
 from drr.model import Completion, Header, JobState
-from drr_backends.redis.codec import encode_lease, head_of, prefix_of, raw_header
+from drr_backends.redis.codec import encode_lease, head_of
 from drr_backends.redis.keys import Keys, node_field
 from drr_backends.redis.library import function
 from drr_backends.redis.link import Command
@@ -27,7 +27,7 @@ REPLY_KEEP: Final = 3_600_000
 """Milliseconds that a reply stream is kept after its last entry."""
 ENTRY_GONE: Final = "its entry in the pool stream was gone, and the payload with it"
 
-_FIXED: Final = 11
+_FIXED: Final = 10
 
 # What Lua decodes has no type for bytes: strings of both kinds become plain ones.
 _pack = msgpack.Packer(use_bin_type=False, autoreset=True).pack
@@ -58,7 +58,7 @@ class PassEncoder:
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
         self._fixed = (
-            keys.leader, keys.position, keys.leases, keys.running, keys.active, keys.events, keys.wake,
+            keys.leader, keys.position, keys.leases, keys.active, keys.events, keys.wake,
             keys.nodes, keys.settings, keys.dead, keys.workers,
         )  # fmt: skip
         self._node_fields: dict[Any, str] = {}
@@ -75,11 +75,7 @@ class PassEncoder:
         requeues = job.requeues(commit)
         burials = job.burials(commit)
         dispatches = job.dispatches(commit)
-        charges = [
-            part
-            for token, lease in commit.charges.items()
-            for part in (token, encode_lease(lease, head_of(lease.header)))
-        ]
+        charges = [part for token, lease in commit.charges.items() for part in (token, encode_lease(lease))]
         set_nodes, gone_nodes = self._nodes(commit)
         # The kinds of keys follow each other; only now is it known where each begins.
         pool_at = _FIXED
@@ -168,7 +164,7 @@ class _Pass:
                 self.ended.setdefault(self.replies.number(header.reply_to), []).append(header.job_id)
             if settlement.bury:
                 preamble = encode_preamble(str(header.lane), settlement.bury, job=True)
-                graves += (number, preamble, head_of(header))
+                graves += (number, preamble)
         return ended, graves
 
     def requeues(self, commit: Commit) -> list[Any]:
@@ -176,7 +172,6 @@ class _Pass:
         for requeue in commit.requeues:
             lease = requeue.lease
             header = lease.header
-            raw = raw_header(header)
             if header.result_ttl > 0:
                 # The job ends here if it cannot go back; nothing was measured of this attempt.
                 end = Completion(JobState.DEAD, lease.attempt, lease.dispatched_at, 0.0, error=ENTRY_GONE)
@@ -187,9 +182,9 @@ class _Pass:
                 lease.token,
                 self.pools.number(header.lane.pool),
                 self.lanes.number(header.lane),
-                prefix_of(header.sequence, requeue.attempts, requeue.losses, len(raw)),
+                requeue.attempts,
+                requeue.losses,
                 encode_preamble(str(header.lane), ENTRY_GONE, job=True),
-                raw,
                 *outcome,
                 self.replies.number(header.reply_to) if header.reply_to else 0,
                 header.job_id,
@@ -208,15 +203,16 @@ class _Pass:
         lanes, pools = self.lanes, self.pools
         for dispatch in commit.dispatches:
             header, lease = dispatch.header, dispatch.lease
+            if not lease.token or lease.token[0] == "#":
+                raise InvalidValue("token of a lease", lease.token, "it must not be empty or begin with #")
             lane = header.lane
-            head = head_of(header)
             items += (
                 lanes.number(lane),
                 pools.number(lane.pool),
-                head,
+                head_of(header),
                 lease.token,
                 lease.attempt,
-                encode_lease(lease, head),
+                encode_lease(lease),
             )
         return items
 

@@ -1,19 +1,19 @@
 -- Applies one pass of the leader, all or nothing.
 --
--- KEYS    1 leader, 2 position, 3 leases, 4 running, 5 active, 6 events, 7 wake, 8 nodes, 9 settings,
---         10 dead letters, 11 workers, then pool streams, lanes, outcomes and reply streams in this order
+-- KEYS    1 leader, 2 position, 3 leases, 4 active, 5 events, 6 wake, 7 nodes, 8 settings, 9 dead letters,
+--         10 workers, then pool streams, lanes, outcomes and reply streams in this order
 -- ARGV    1 token, 2 pass number, 3 numbers of pool streams, lanes, outcomes, reply streams: 'p l o r'
 --         4 msgpack, an array of arrays. `pool`, `lane`, `outcome` and `reply` are places in KEYS (0: none).
 --           1 position     events, wake, lowest event id to keep, lowest announcement id to keep ('': all)
 --           2 settlements  (token, pool) ...
 --           3 outcomes     (outcome, milliseconds to keep, record) ...
---           4 graves       (number of the settlement, preamble, prefix and header) ...
+--           4 graves       (number of the settlement, preamble) ...
 --           5 replies      (reply, job ids with line breaks between them) ...
---           6 requeues     (token, pool, lane, 16 bytes of new prefix, preamble, header,
---                          outcome, milliseconds, record, reply, job id) ...
---                          what follows the prefix is for the case that the pool entry is gone
+--           6 requeues     (token, pool, lane, attempts, losses, preamble, outcome, milliseconds, record, reply,
+--                          job id) ...
+--                          what follows the losses is for the case that the pool entry is gone
 --           7 burials      (lane, what a peek showed, preamble) ...
---           8 dispatches   (lane, pool, prefix and header, token, attempt, lease) ...
+--           8 dispatches   (lane, pool, head, token, attempt, lease) ...
 --           9 charges      (token, lease) ...
 --          10 nodes to set (field, record) ...
 --          11 nodes to forget (field) ...
@@ -24,19 +24,20 @@
 -- Returns the tokens whose jobs were buried because their pool entries were gone; refuses NOTLEADER, REFUSED
 --         or BADCALL, and then nothing was written.
 --
--- Preambles are opaque: a dead letter is its preamble followed by the entry. Applied in the order settlements,
+-- Leases and preambles are opaque: a lease record is made of entry id, head and lease; a dead letter is its
+-- preamble followed by the entry. Applied in the order settlements,
 -- requeues, burials, dispatches; read and checked in the same order, as if each had been applied already.
 
-local REQUEUE, DISPATCH = 11, 6
+local FIXED, REQUEUE, DISPATCH = 10, 11, 6
 
 -- Returns an error reply, or nothing if the types of all keys allow every write.
 local function check_types(keys, counts)
     local pools, lanes, outcomes, replies = string.match(counts, '^(%d+) (%d+) (%d+) (%d+)$')
-    pools = 11 + pools
+    pools = FIXED + pools
     local first_reply = pools + lanes + outcomes + 1
-    local bad = wrong_type(keys, 'hash', 1, 4) or wrong_type(keys, 'set', 5, 5) or wrong_type(keys, 'stream', 6, 7)
-        or wrong_type(keys, 'hash', 8, 8) or wrong_type(keys, 'list', 10, 10) or wrong_type(keys, 'hash', 11, 11)
-        or wrong_type(keys, 'stream', 12, pools)
+    local bad = wrong_type(keys, 'hash', 1, 3) or wrong_type(keys, 'set', 4, 4) or wrong_type(keys, 'stream', 5, 6)
+        or wrong_type(keys, 'hash', 7, 7) or wrong_type(keys, 'list', 9, 9) or wrong_type(keys, 'hash', 10, 10)
+        or wrong_type(keys, 'stream', FIXED + 1, pools)
         or wrong_type(keys, 'stream', first_reply, first_reply + replies - 1)
     return bad and refuse('BADCALL', bad .. ' has the wrong type')
 end
@@ -92,32 +93,31 @@ local function read_leases(key, blob)
     return records
 end
 
--- The frame of a pool entry, or nil if it is gone or is not the frame of this job.
-local function frame_of(pool, record, like)
-    local id = entry_of(record)
+-- The frame of a lease's pool entry, or nil if it is gone or is not the frame of this job.
+local function frame_of(pool, id, head)
     local found = id and redis.call('XRANGE', pool, id, id)[1]
     local fields = found and found[2]
     for i = 1, fields and #fields or 0, 2 do
-        local frame = fields[i + 1]
-        -- Same number and same length of the header: then the new prefix fits.
-        if fields[i] == 'frame' and #frame >= PREFIX and string.sub(frame, 1, 8) == string.sub(like, 1, 8)
-            and string.sub(frame, 13, PREFIX) == string.sub(like, 13, PREFIX) then
-            return frame
+        if fields[i] == 'frame' and string.sub(fields[i + 1], 1, #head) == head then
+            return fields[i + 1]
         end
     end
 end
 
--- What the requeues push: frames per lane in order of the pushes; and those that have lost their entry.
+-- What the requeues push: frames per lane in order of the pushes; and those that have lost their entry, as
+-- place in `requeues` to head.
 local function read_requeues(keys, requeues, records)
     local pushes, lost = {}, {}
     for i = 1, #requeues, REQUEUE do
-        local token, pool, lane, prefix = requeues[i], requeues[i + 1], requeues[i + 2], requeues[i + 3]
-        local frame = frame_of(keys[pool], records[token], prefix)
+        local lane, record = requeues[i + 2], records[requeues[i]]
+        local id, head = parse_lease(record)
+        local frame = frame_of(keys[requeues[i + 1]], id, head)
         if frame then
+            local counts = struct.pack('>I2I2', requeues[i + 3], requeues[i + 4])
             pushes[lane] = pushes[lane] or {}
-            table.insert(pushes[lane], prefix .. string.sub(frame, PREFIX + 1))
+            table.insert(pushes[lane], string.sub(frame, 1, 8) .. counts .. string.sub(frame, 13))
         else
-            lost[#lost + 1] = i
+            lost[i] = head or record
         end
     end
     return pushes, lost
@@ -139,7 +139,9 @@ local function read_heads(keys, burials, dispatches, pushes)
         local pushed = pushes[lane] or {}
         local stored = {}
         local length = redis.call('LLEN', keys[lane])
-        if need > #pushed then
+        if need == #pushed + 1 then
+            stored[1] = redis.call('LINDEX', keys[lane], 0)
+        elseif need > #pushed then
             stored = redis.call('LRANGE', keys[lane], 0, need - #pushed - 1)
         end
         lanes[lane] = {pushed = pushed, stored = stored, left = length + #pushed, taken = 0}
@@ -174,10 +176,11 @@ end
 
 -- Dead letters of settled attempts: the pool entry's frame or, if that is gone, what the lease knows.
 local function read_graves(keys, graves, settlements, records, letters)
-    for i = 1, #graves, 3 do
+    for i = 1, #graves, 2 do
         local at = 2 * graves[i] - 1
-        local frame = frame_of(keys[settlements[at + 1]], records[settlements[at]], graves[i + 2])
-        letters[#letters + 1] = graves[i + 1] .. (frame or graves[i + 2])
+        local record = records[settlements[at]]
+        local id, head = parse_lease(record)
+        letters[#letters + 1] = graves[i + 1] .. (frame_of(keys[settlements[at + 1]], id, head) or head or record)
     end
 end
 
@@ -200,11 +203,12 @@ local function write_dispatches(keys, dispatches, frames)
     return ids
 end
 
-local function write_leases(keys, blob, records, ids)
-    local changed, gone, was_running, running, charged = {}, {}, {}, {}, {}
+local function write_leases(key, blob, records, ids)
+    local gone, changed, charged = {}, {}, {}
     local function finish(token)
+        local _, head = parse_lease(records[token])
         gone[#gone + 1] = token
-        was_running[#was_running + 1] = string.sub(records[token], 1, 8)
+        gone[#gone + 1] = head and running(string.sub(head, 1, 8))
     end
     for i = 1, #blob[2], 2 do
         finish(blob[2][i])
@@ -215,34 +219,32 @@ local function write_leases(keys, blob, records, ids)
     for i = 1, #blob[9], 2 do
         charged[blob[9][i]] = blob[9][i + 1]
     end
-    local dispatches = blob[8]
+    local dispatches, at = blob[8], 0
     for n, id in ipairs(ids) do
         local i = (n - 1) * DISPATCH + 1
-        local token, sequence = dispatches[i + 3], string.sub(dispatches[i + 2], 1, 8)
-        changed[#changed + 1] = token
-        changed[#changed + 1] = sequence .. id .. ' ' .. (charged[token] or dispatches[i + 5])
-        running[#running + 1] = sequence
-        running[#running + 1] = token
+        local head, token = dispatches[i + 2], dispatches[i + 3]
+        changed[at + 1] = token
+        changed[at + 2] = id .. ' ' .. head .. (charged[token] or dispatches[i + 5])
+        changed[at + 3] = running(string.sub(head, 1, 8))
+        changed[at + 4] = token
+        at = at + 4
     end
     for token, lease in pairs(charged) do
-        local record = records[token]
-        if record then
-            local _, start = entry_of(record)
+        if records[token] then
+            local _, _, filled = parse_lease(records[token])
             changed[#changed + 1] = token
-            changed[#changed + 1] = string.sub(record, 1, (start or 9) - 1) .. lease
+            changed[#changed + 1] = string.sub(records[token], 1, filled or 0) .. lease
         end
     end
-    each_chunk('HDEL', keys[3], gone)
-    each_chunk('HDEL', keys[4], was_running)
-    each_chunk('HSET', keys[3], changed)
-    each_chunk('HSET', keys[4], running)
+    each_chunk('HDEL', key, gone)
+    each_chunk('HSET', key, changed)
 end
 
 -- Acknowledges and deletes the pool entries of all leases that end.
 local function write_acknowledgements(keys, blob, records)
     local ids = {}
     local function add(token, pool)
-        local id = entry_of(records[token])
+        local id = parse_lease(records[token])
         if id then
             ids[pool] = ids[pool] or {}
             table.insert(ids[pool], id)
@@ -275,9 +277,9 @@ local function write_outcomes(keys, blob, lost, letters)
         write_reply(keys[replies[i]], replies[i + 1], limits)
     end
     local tokens = {}
-    for n, i in ipairs(lost) do
-        tokens[n] = requeues[i]
-        letters[#letters + 1] = requeues[i + 4] .. requeues[i + 3] .. requeues[i + 5]
+    for i, head in pairs(lost) do
+        tokens[#tokens + 1] = requeues[i]
+        letters[#letters + 1] = requeues[i + 5] .. head
         if requeues[i + 6] > 0 then
             redis.call('SET', keys[requeues[i + 6]], requeues[i + 8], 'PX', requeues[i + 7])
         end
@@ -304,30 +306,30 @@ local function write_lanes(keys, lanes, prefix)
             filled[#filled + 1] = string.sub(key, prefix)
         end
     end
-    each_chunk('SREM', keys[5], emptied)
-    each_chunk('SADD', keys[5], filled)
+    each_chunk('SREM', keys[4], emptied)
+    each_chunk('SADD', keys[4], filled)
 end
 
 local function write_position(keys, position)
     redis.call('HSET', keys[2], 'events', position[1], 'wake', position[2])
     if position[3] ~= '' then
-        redis.call('XTRIM', keys[6], 'MINID', position[3])
+        redis.call('XTRIM', keys[5], 'MINID', position[3])
     end
     if position[4] ~= '' then
-        redis.call('XTRIM', keys[7], 'MINID', position[4])
+        redis.call('XTRIM', keys[6], 'MINID', position[4])
     end
 end
 
 local function forget_workers(keys, forgotten, pools)
     for i = 1, #forgotten, 2 do
         local name = forgotten[i]
-        if redis.call('HGET', keys[11], name .. ':incarnation') == forgotten[i + 1] then
-            redis.call('HDEL', keys[11], name .. ':incarnation', name .. ':shape', name .. ':held', name .. ':renewals')
+        if redis.call('HGET', keys[10], name .. ':incarnation') == forgotten[i + 1] then
+            redis.call('HDEL', keys[10], name .. ':incarnation', name .. ':shape', name .. ':held', name .. ':renewals')
         end
     end
     if #forgotten > 0 then
-        for i = 12, 11 + pools do
-            sweep_consumers(keys[i], keys[11])
+        for i = FIXED + 1, FIXED + pools do
+            sweep_consumers(keys[i], keys[10])
         end
     end
 end
@@ -366,18 +368,18 @@ local function commit(keys, args)
     if not ids then
         return refusal
     end
-    write_leases(keys, blob, records, ids)
+    write_leases(keys[3], blob, records, ids)
     write_acknowledgements(keys, blob, records)
     local lost_tokens = write_outcomes(keys, blob, lost, letters)
     for _, letter in ipairs(heads.buried) do
         letters[#letters + 1] = letter
     end
-    each_chunk('RPUSH', keys[10], letters)
+    each_chunk('RPUSH', keys[9], letters)
     write_lanes(keys, heads.lanes, blob[14][3])
-    each_chunk('HSET', keys[8], blob[10])
-    each_chunk('HDEL', keys[8], blob[11])
+    each_chunk('HSET', keys[7], blob[10])
+    each_chunk('HDEL', keys[7], blob[11])
     if blob[12][1] then
-        redis.call('SET', keys[9], blob[12][1])
+        redis.call('SET', keys[8], blob[12][1])
     end
     forget_workers(keys, blob[13], tonumber(string.match(args[3], '^%d+')))
     write_position(keys, blob[1])

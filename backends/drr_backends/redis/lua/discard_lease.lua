@@ -1,8 +1,8 @@
 -- Moves a lease record that cannot be decoded to the dead letters.
 --
--- KEYS    1 leader, 2 leases, 3 running, 4 dead letters
--- ARGV    1 the leader's token, 2 the lease's token, 3 the dead letter's preamble (opaque)
--- Returns 1, or 0 if there is no such lease; refuses NOTLEADER.
+-- KEYS    1 leader, 2 leases, 3 dead letters
+-- ARGV    1 the leader's token, 2 the record's field, 3 the dead letter's preamble (opaque)
+-- Returns 1, or 0 if there is no such field; refuses NOTLEADER.
 
 local function discard_lease(keys, args)
     if args[1] == '' or redis.call('HGET', keys[1], 'token') ~= args[1] then
@@ -12,15 +12,16 @@ local function discard_lease(keys, args)
     if not record then
         return 0
     end
-    local bad = wrong_type(keys, 'hash', 3, 3) or wrong_type(keys, 'list', 4, 4)
+    local bad = wrong_type(keys, 'list', 3, 3)
     if bad then
         return refuse('BADCALL', bad .. ' has the wrong type')
     end
 
-    redis.call('RPUSH', keys[4], args[3] .. string.sub(record, 1, HEADER_MAX))
+    redis.call('RPUSH', keys[3], args[3] .. string.sub(record, 1, HEADER_MAX))
     redis.call('HDEL', keys[2], args[2])
-    if redis.call('HGET', keys[3], string.sub(record, 1, 8)) == args[2] then
-        redis.call('HDEL', keys[3], string.sub(record, 1, 8))
+    local _, head = parse_lease(record)
+    if head and redis.call('HGET', keys[2], running(string.sub(head, 1, 8))) == args[2] then
+        redis.call('HDEL', keys[2], running(string.sub(head, 1, 8)))
     end
     return 1
 end

@@ -1,6 +1,6 @@
 -- Finds out where jobs stand, without an index of them.
 --
--- KEYS    1 leases, 2 running, 3... the outcomes, one per job, then the lanes, each once
+-- KEYS    1 leases, 2... the outcomes, one per job, then the lanes, each once
 -- ARGV    1 number of jobs, then for each job: its sequence as u64 big-endian, number of its lane (from 1)
 -- Returns for each job a pair: 'outcome' and the record, 'running' and the lease record, 'queued' and the
 --         number of attempts so far (0 for a fresh one), or 'unknown' and ''.
@@ -35,15 +35,15 @@ local function look_up(keys, args)
     local surveys, answers = {}, {}
     for i = 1, count do
         local packed, lane = args[2 * i], tonumber(args[2 * i + 1])
-        local outcome = redis.call('GET', keys[2 + i])
-        local token = not outcome and redis.call('HGET', keys[2], packed)
+        local outcome = redis.call('GET', keys[1 + i])
+        local token = not outcome and redis.call('HGET', keys[1], running(packed))
         local lease = token and redis.call('HGET', keys[1], token)
         if outcome then
             answers[i] = {'outcome', outcome}
         elseif lease then
             answers[i] = {'running', lease}
         else
-            surveys[lane] = surveys[lane] or survey(keys[2 + count + lane])
+            surveys[lane] = surveys[lane] or survey(keys[1 + count + lane])
             local head, sequence = surveys[lane], struct.unpack('>I8', packed)
             if head.returned[sequence] then
                 answers[i] = {'queued', tostring(head.returned[sequence])}

@@ -14,7 +14,9 @@ local function peek(keys, args)
             return refuse('BADCALL', 'a peek holds at most ' .. ITEMS .. ' headers')
         end
         local window = {redis.call('LLEN', lane)}
-        if count > 0 and window[1] > offset then
+        if count == 1 and window[1] > offset then
+            window[2] = visible(redis.call('LINDEX', lane, offset))
+        elseif count > 0 and window[1] > offset then
             for j, entry in ipairs(redis.call('LRANGE', lane, offset, offset + count - 1)) do
                 window[j + 1] = visible(entry)
             end

@@ -7,8 +7,8 @@
 --   * what frees memory or keeps somebody alive has the flag allow-oom, what adds jobs has not;
 --   * at most ITEMS items of a kind; nothing is unpacked in pieces of more than CHUNK values;
 --   * records are opaque strings made by the caller. What Lua itself must know stands in front of them:
---     a frame starts with sequence u64, attempts u16, losses u16, header length u32 (big-endian), a lease
---     record with the sequence u64, the id of its pool entry and a space.
+--     a frame starts with its head: sequence u64, attempts u16, losses u16, header length u32 (big-endian)
+--     and the header. A lease record is the id of its pool entry, a space, the head of its job, and the rest.
 --
 -- A refusal is an error reply whose first word says which: NOTLEADER, REFUSED or BADCALL.
 
@@ -58,9 +58,21 @@ local function visible(entry)
     return string.sub(entry, 1, HEADER_MAX)
 end
 
--- The stream entry that a lease record names, and where the caller's part of the record begins.
-local function entry_of(record)
-    return string.match(record, '^(%d+%-%d+) ()', 9)
+-- Of a lease record: the id of its pool entry, the head of its job, and the length of what these two fill.
+-- Nothing of a record that is none.
+local function parse_lease(record)
+    local id, start = string.match(record, '^(%d+%-%d+) ()')
+    if id and #record >= start + PREFIX - 1 then
+        local filled = start + PREFIX - 1 + struct.unpack('>I4', record, start + 12)
+        if filled <= #record then
+            return id, string.sub(record, start, filled), filled
+        end
+    end
+end
+
+-- The field of `leases` that leads from a job's sequence number (8 bytes) to the token of its lease.
+local function running(sequence)
+    return '#' .. sequence
 end
 
 -- nil, or the first of `keys[from..to]` that exists with another type than `kind`.
