@@ -40,13 +40,17 @@ class TooShort(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What was seen of one pair: the largest deviation, what is allowed, and the longest stretch (mean S/phi)."""
+    """What was seen of one pair: the largest deviation, what is allowed, and the longest stretch (mean S/phi).
+
+    ``gap`` is the largest deviation counted from the beginning of a stretch only.
+    """
 
     one: TenantPath
     other: TenantPath
     drift: float
     bound: float
     horizon: float
+    gap: float
 
     @property
     def ratio(self) -> float:
@@ -67,10 +71,12 @@ class Drift:
 
 def pair_bound(one: Track, other: Track, quantum: float) -> float:
     """Return the right side of the bound, from what the run has shown so far."""
-    return sum(
-        quantum + ((1 + x.peak) * x.estimate + x.peak * (2 * x.under + x.over)) / x.policy.weight
-        for x in (one, other)
-    )
+
+    def part(node: Track) -> float:
+        seen, peak = node.extremes(), node.peak
+        return quantum + ((1 + peak) * seen.estimate + peak * (2 * seen.under + seen.over)) / node.policy.weight
+
+    return part(one) + part(other)
 
 
 def siblings(record: Record) -> Iterator[tuple[Track, Track]]:
@@ -103,9 +109,9 @@ def check_siblings(
 
 def measure(one: Track, other: Track, quantum: float) -> Drift:
     """Measure a pair over all intervals in which both contend."""
-    worst = longest = 0.0
+    worst = longest = gap = 0.0
     service, contends = [0.0, 0.0], [False, False]
-    low = high = begun_sum = 0.0
+    first = low = high = begun_sum = 0.0
     inside = False
     weights = (one.policy.weight, other.policy.weight)
     for _, group in itertools.groupby(merge(_story(one, 0), _story(other, 1)), key=lambda fact: fact[0]):
@@ -122,12 +128,14 @@ def measure(one: Track, other: Track, quantum: float) -> Drift:
             inside = False
             continue
         if broke or not inside:
-            inside, low, high, begun_sum = True, level, level, left + right
+            inside, begun_sum = True, left + right
+            first = low = high = level
             continue
         low, high = min(low, level), max(high, level)
         worst = max(worst, high - low)
+        gap = max(gap, abs(level - first))
         longest = max(longest, (left + right - begun_sum) / 2)
-    return Drift(one.path, other.path, worst, pair_bound(one, other, quantum), longest)
+    return Drift(one.path, other.path, worst, pair_bound(one, other, quantum), longest, gap)
 
 
 Fact = tuple[int, bool, int, float]
@@ -197,13 +205,14 @@ def newcomer_wait(record: Record, path: TenantPath, pool: PoolPolicy, slots: int
     ``M + r * (sum over siblings of max(K, E + phi*Q) and refunds due) / N`` for each level: M largest actual, r
     largest actual/estimate of the pool.
     """
-    root = record.root
+    pool_wide = record.root.extremes()
     wait = 0.0
     for depth in range(1, len(path) + 1):
         ahead = 0.0
         for track in record.tracks[path[: depth - 1]].children:
             if track.path != path[:depth] and track.peak:
                 ceiling = pool.ceiling if track.policy.ceiling is None else track.policy.ceiling
-                ahead += max(ceiling, track.estimate + track.policy.weight * pool.quantum) + track.peak * track.over
-        wait += root.longest + root.ratio * ahead / slots
+                seen = track.extremes()
+                ahead += max(ceiling, seen.estimate + track.policy.weight * pool.quantum) + track.peak * seen.over
+        wait += pool_wide.longest + pool_wide.ratio * ahead / slots
     return wait

@@ -240,15 +240,22 @@ class Simulation:
         self.scheduler.settle(token, outcome, held)
         self.record.end(attempt, outcome, self.now, held)
         work: Any = attempt.work
-        work.losses += outcome.platform_fault
-        again = work.losses < work.poison if outcome.platform_fault else work.starts < work.attempts
-        if outcome is not Outcome.SUCCEEDED and again:
+        if outcome is not Outcome.SUCCEEDED and self._may_retry(work, outcome):
             self._offer(work, front=True)
             return
         self.ended += 1
+        if not self._hooks:
+            return
         hook = self._hooks.get(work.path)
         if hook is not None:
             hook(self, work)
+
+    @staticmethod
+    def _may_retry(work: Work, outcome: Outcome) -> bool:
+        if outcome.platform_fault:
+            work.losses += 1
+            return work.losses < work.poison
+        return work.starts < work.attempts
 
     # --- small steps ---
 

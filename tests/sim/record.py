@@ -38,6 +38,20 @@ class Attempt:
         self.dead = False
 
 
+class Extremes:
+    """Largest values among attempts: estimate, actual (``longest``), under- and over-estimate, actual/estimate."""
+
+    __slots__ = ("estimate", "longest", "over", "ratio", "under")
+
+    def __init__(self) -> None:
+        self.estimate = self.longest = self.under = self.over = self.ratio = 0.0
+
+    def include(self, other: Extremes) -> None:
+        """Raise each value to the other's."""
+        for name in self.__slots__:
+            setattr(self, name, max(getattr(self, name), getattr(other, name)))
+
+
 class Track:
     """The books of one node. Service is logged at leaves only; ancestors are summed up when asked."""
 
@@ -45,27 +59,23 @@ class Track:
         "amounts",
         "children",
         "contends",
-        "estimate",
         "first_starts",
         "flips",
         "floor",
         "hard",
-        "longest",
         "open_children",
-        "over",
+        "own",
         "parent",
         "path",
         "peak",
         "policy",
         "queued",
-        "ratio",
         "running",
         "soft",
         "startable",
         "started",
         "steps",
         "times",
-        "under",
         "waits",
     )
 
@@ -88,14 +98,11 @@ class Track:
         self.amounts: array[float] = array("d")
         self.waits: array[float] = array("d")
         self.first_starts: array[float] = array("d")
-        # Largest estimate, actual, under- and over-estimate, and actual/estimate, of the attempts below.
-        self.estimate = self.longest = self.under = self.over = self.ratio = 0.0
+        self.own = Extremes()
 
     def resolve(self, slots: int) -> None:
         """Turn caps and floor into counts for a pool of ``slots``."""
-        self.hard = _cap(self.policy.hard_cap, slots)
-        self.soft = min(_cap(self.policy.soft_cap, slots), self.hard)
-        self.floor = min(_floor(self.policy.floor, slots), self.soft)
+        self.floor, self.soft, self.hard = resolved(self.policy, slots)
 
     def leaves(self) -> Iterator[Track]:
         """Yield the leaves below (or this one)."""
@@ -110,6 +117,13 @@ class Track:
         while node is not None:
             yield node
             node = node.parent
+
+    def extremes(self) -> Extremes:
+        """Return the largest values of all attempts below."""
+        found = Extremes()
+        for leaf in self.leaves():
+            found.include(leaf.own)
+        return found
 
     @property
     def served(self) -> float:
@@ -126,7 +140,8 @@ class Track:
         )
 
 
-def _cap(cap: Amount | None, slots: int) -> int:
+def resolved_cap(cap: Amount | None, slots: int) -> int:
+    """Return a cap as a count: a share rounds up, to at least 1. Dust of floating point does not round up."""
     if cap is None:
         return MANY
     if isinstance(cap, Share):
@@ -134,8 +149,16 @@ def _cap(cap: Amount | None, slots: int) -> int:
     return cap
 
 
-def _floor(floor: Amount, slots: int) -> int:
+def resolved_floor(floor: Amount, slots: int) -> int:
+    """Return a floor as a count: a share rounds down."""
     return math.floor(round(floor.fraction * slots, 6)) if isinstance(floor, Share) else floor
+
+
+def resolved(policy: NodePolicy, slots: int) -> tuple[int, int, int]:
+    """Return floor, soft and hard cap as counts; of a floor above a cap, or a soft above a hard one, the smaller."""
+    hard = resolved_cap(policy.hard_cap, slots)
+    soft = min(resolved_cap(policy.soft_cap, slots), hard)
+    return min(resolved_floor(policy.floor, slots), soft), soft, hard
 
 
 class Record:
@@ -148,6 +171,8 @@ class Record:
         self.tracks: dict[TenantPath, Track] = {}
         self.violations: list[str] = []
         self.refunded = 0.0
+        # Without caps and floors nothing but an emptied queue changes what a node may do.
+        self._bounded = any(p.hard_cap or p.soft_cap or p.floor for p in self.policies.values())
         self.root = self._add((), None)
 
     # --- the tree ---
@@ -173,6 +198,7 @@ class Record:
     def set_policy(self, path: TenantPath, policy: NodePolicy) -> None:
         """Change what a node is entitled to, now."""
         self.policies[path] = policy
+        self._bounded = True
         if path in self.tracks:
             self.tracks[path].policy = policy
         self._reconsider()
@@ -200,19 +226,23 @@ class Record:
         self.step += 1
         attempt = Attempt(leaf, work, estimate, losses, now)
         self._charge(attempt, estimate, now)
-        for node in leaf.line():
-            if node.running >= node.hard:
+        if estimate > leaf.own.estimate:
+            leaf.own.estimate = estimate
+        node: Track | None = leaf
+        while node is not None:
+            running = node.running
+            if running >= node.hard:
                 self.violations.append(f"{now}: {node.path} at its hard cap {node.hard} was served")
-            if node.parent is not None:
+            if self._bounded and node.parent is not None:
                 self._check_lane(node, node.parent, now)
-            node.running += 1
-            if node.running > node.peak:
-                node.peak = node.running
-            if estimate > node.estimate:
-                node.estimate = estimate
+            node.running = running = running + 1
+            if running > node.peak:
+                node.peak = running
+            node = node.parent
         leaf.queued -= 1
         leaf.started += 1
-        self._refresh(leaf)
+        if self._bounded or not leaf.queued:
+            self._refresh(leaf)
         return attempt
 
     def _check_lane(self, node: Track, parent: Track, now: float) -> None:
@@ -236,25 +266,29 @@ class Record:
     def end(self, attempt: Attempt, outcome: Outcome, now: float, held: float) -> None:
         """An attempt ended after ``held`` seconds: settle it, or leave it out if it is refunded."""
         self.step += 1
-        refunded = outcome.platform_fault and attempt.losses == 0
-        peak_charge = max(attempt.charged, held)
-        if refunded:
-            amounts = attempt.leaf.amounts
+        leaf, own = attempt.leaf, attempt.leaf.own
+        estimate, over, under = attempt.estimate, max(attempt.charged, held) - held, held - attempt.estimate
+        if outcome is not Outcome.SUCCEEDED and outcome.platform_fault and attempt.losses == 0:
             for entry in attempt.entries:
-                amounts[entry] = 0.0
+                leaf.amounts[entry] = 0.0
             self.refunded += held
-        else:
+            over, under = max(attempt.charged, held), 0.0
+        elif held != attempt.charged:
             self._charge(attempt, held - attempt.charged, now)
-        actual = 0.0 if refunded else held
-        under, over = max(actual - attempt.estimate, 0.0), peak_charge - actual
-        ratio = held / attempt.estimate
-        for node in attempt.leaf.line():
+        if held > own.longest:
+            own.longest = held
+        if under > own.under:
+            own.under = under
+        if over > own.over:
+            own.over = over
+        if held > own.ratio * estimate:
+            own.ratio = held / estimate
+        node: Track | None = leaf
+        while node is not None:
             node.running -= 1
-            node.longest = max(node.longest, held)
-            node.under = max(node.under, under)
-            node.over = max(node.over, over)
-            node.ratio = max(node.ratio, ratio)
-        self._refresh(attempt.leaf)
+            node = node.parent
+        if self._bounded:
+            self._refresh(leaf)
 
     def _charge(self, attempt: Attempt, amount: float, now: float) -> None:
         leaf = attempt.leaf

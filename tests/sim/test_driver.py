@@ -48,7 +48,7 @@ def test_books_charge_estimate_then_overrun_then_settle() -> None:
     track = sim.run().track(A)
     assert list(track.times) == [0.25, 2.25, 3.25, 3.75]
     assert list(track.amounts) == [1.0, 1.0, 1.0, 0.5]
-    assert (track.under, track.over, track.estimate, track.ratio) == (2.5, 0.0, 1.0, 3.5)
+    assert (track.own.under, track.own.over, track.own.estimate, track.own.ratio) == (2.5, 0.0, 1.0, 3.5)
     assert track.served_between(1.0, 3.5) == pytest.approx(2.0)
 
 
@@ -57,7 +57,7 @@ def test_books_refund_an_over_estimate() -> None:
     sim.arrive([(0.0, Work(A, 1.0, 10.0))])
     track = sim.run().track(A)
     assert list(track.amounts) == [10.0, -9.0]
-    assert (track.under, track.over) == (0.0, 9.0)
+    assert (track.own.under, track.own.over) == (0.0, 9.0)
 
 
 def test_first_loss_is_left_out_and_later_ones_are_not() -> None:
