@@ -20,6 +20,8 @@ from drr.core.scheduler import Job, Scheduler
 from drr.model import NodePolicy, Outcome, PoolPolicy
 
 SLOTS = 64
+BACKLOG = 4
+"""Jobs that wait per tenant: enough to stay active while some of them run."""
 
 
 def prepare(tenants: int, capped: int, rng: random.Random) -> tuple[Scheduler, list[float]]:
@@ -33,7 +35,7 @@ def prepare(tenants: int, capped: int, rng: random.Random) -> tuple[Scheduler, l
         path = (f"org{index}", "main")
         if index < capped:
             scheduler.set_policy(path[:1], cap)
-        for number in range(2):
+        for number in range(BACKLOG):
             scheduler.offer(Job((index, number), path, costs[(index + number) % 1024]))
     for index in range(slots):
         assert scheduler.take(index, 0.0) is not None

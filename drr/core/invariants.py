@@ -12,9 +12,10 @@ from collections import Counter
 from math import isfinite
 
 from drr.core.limits import resolve
+from drr.core.node import BORROW, FLOOR, MIDDLE, PARKED, Node
 from drr.core.ring import SHIFT, Ring, Seat
 from drr.core.scheduler import Scheduler
-from drr.core.tree import BORROW, FLOOR, MIDDLE, PARKED, Node, Tree
+from drr.core.tree import Tree
 from drr.model import TenantPath
 
 
@@ -41,18 +42,17 @@ def check(scheduler: Scheduler) -> None:
 def _check_backlogs(scheduler: Scheduler) -> Counter[TenantPath]:
     queued: Counter[TenantPath] = Counter()
     for node in scheduler.tree.nodes.values():
-        first = None
-        for priority in sorted(node.lanes):
-            lane = node.lanes[priority]
-            assert lane, f"{node.path}: an empty lane is kept"
-            assert not lane[0].withdrawn, f"{node.path}: a withdrawn job stands at the front"
-            first = first or lane[0]
-            for job in lane:
-                if not job.withdrawn:
-                    assert scheduler.job(job.id) is job, f"{node.path}: queued {job!r} is not known"
-                    for depth in range(len(node.path) + 1):
-                        queued[node.path[:depth]] += 1
-        assert node.head is first, f"{node.path}: head is {node.head!r}, not {first!r}"
+        job, last, tails = node.head, None, {}
+        assert job is None or not job.withdrawn, f"{node.path}: a withdrawn job stands at the front"
+        while job is not None:
+            assert last is None or last.priority <= job.priority, f"{node.path}: {job!r} stands behind {last!r}"
+            tails[job.priority] = job
+            if not job.withdrawn:
+                assert scheduler.job(job.id) is job, f"{node.path}: queued {job!r} is not known"
+                for depth in range(len(node.path) + 1):
+                    queued[node.path[:depth]] += 1
+            job, last = job.next, job
+        _same(node.path, "last job of each priority", node.tails, tails)
     return queued
 
 
@@ -62,7 +62,7 @@ def _check_node(tree: Tree, node: Node) -> None:
     _same(path, "bounds", (node.soft, node.hard, node.floor), tuple(bounds))
     _same(path, "quantum", node.quantum, tree.pool.quantum * node.policy.weight)
     assert isfinite(node.credit), f"{path}: credit is not finite"
-    assert node.leaf or not node.lanes, f"{path}: an inner node has jobs"
+    assert node.leaf or not node.tails, f"{path}: an inner node has jobs"
     _same(path, "leaves below with more", node.more, _leaves_with_more(node))
     if node.parent is not None:
         _same(path, "lane", node.lane, tree.lane_for(node))
@@ -92,9 +92,12 @@ def _check_ring(tree: Tree, level: Node, ring: Ring | None, seats: list[Seat]) -
         return
     clean = [entry[1] for entry in ring.heap if entry[1].key == entry[0]]
     dirty = [entry[1] for entry in ring.dirty if entry[1].key == entry[0]]
+    _same(level.path, "stale entries", ring.stale, len(ring.heap) + len(ring.dirty) - len(clean) - len(dirty))
+    if ring.solo is not None:
+        _same(level.path, "seats beside a solo one", clean + dirty, [])
+        (clean if ring.clean_members else dirty).append(ring.solo)
     _same(level.path, "ring members", ring.members, len(seats))
     _same(level.path, "clean ring members", ring.clean_members, len(clean))
-    _same(level.path, "stale entries", ring.stale, len(ring.heap) + len(ring.dirty) - len(clean) - len(dirty))
     _same(level.path, "seats", sorted(map(id, clean + dirty)), sorted(map(id, seats)))
     for heap, is_clean in ((clean, True), (dirty, False)):
         for seat in heap:

@@ -29,6 +29,10 @@ Stale entries
     A seat that leaves or moves stays in the heap as a stale entry (``seat.key`` differs); they are dropped
     when they surface, and swept when they outnumber the members. So memory is O(members), amortised.
 
+A ring of one
+    Most projects are alone in their organisation. A seat that joins an empty ring is kept in ``solo``, beside the
+    heaps, until another joins: its rounds pass as they would, without a heap being touched.
+
 Two heaps, one clock
     With a reserve some decisions may only use seats whose subtree can start without borrowing. Those are
     in ``heap``, the others in ``dirty``. A decision that may borrow compares the two tops. Without a
@@ -42,7 +46,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from drr.core.tree import Node
+    from drr.core.node import Node
 
 SHIFT: Final = 64
 """Bits of a key below the round: room for the order of arrival."""
@@ -50,6 +54,7 @@ NEWCOMER: Final = -1
 """The round in which newcomers stand."""
 EPSILON: Final = 1e-9
 """Worker-seconds by which a credit may miss a cost and still cover it: floating point, not policy."""
+_ARRIVAL: Final = (1 << SHIFT) - 1
 _SWEEP_AT: Final = 32
 
 
@@ -80,7 +85,7 @@ Entry: TypeAlias = tuple[int, Seat]
 class Ring:
     """The seats of one lane of one level. ``round`` never goes back."""
 
-    __slots__ = ("clean_members", "dirty", "heap", "members", "round", "stale", "voids")
+    __slots__ = ("clean_members", "dirty", "heap", "members", "round", "solo", "stale", "turned", "voids")
 
     def __init__(self) -> None:
         self.round = 0
@@ -88,6 +93,9 @@ class Ring:
         """Amnesties so far: a seat that has seen fewer has its debt forgiven when next looked at."""
         self.heap: list[Entry] = []
         self.dirty: list[Entry] = []
+        self.solo: Seat | None = None
+        self.turned = False
+        """Whether the solo seat has been visited again since it came, and so lost a newcomer's place."""
         self.members = 0
         self.clean_members = 0
         self.stale = 0
@@ -106,21 +114,36 @@ class Ring:
 
     def add(self, seat: Seat, turn: int, stamp: int, *, clean: bool) -> None:
         """Seat ``seat`` at the tail of round ``turn`` (or among the newcomers)."""
-        key = (turn << SHIFT) + stamp
-        seat.key = key
+        seat.key = key = (turn << SHIFT) + stamp
         self.members += 1
         if clean:
             self.clean_members += 1
-            heappush(self.heap, (key, seat))
-        else:
-            heappush(self.dirty, (key, seat))
+        if self.members == 1:
+            self.solo = seat
+            self.turned = False
+            self.round = max(self.round, turn)
+            return
+        if self.solo is not None:
+            self._unfold(self.solo, clean=self.clean_members - clean > 0)
+        heappush(self.heap if clean else self.dirty, (key, seat))
+
+    def _unfold(self, seat: Seat, *, clean: bool) -> None:
+        """Give the solo seat its place in a heap, in front: its visit is in progress."""
+        self.solo = None
+        if self.turned:
+            seat.key = (self.round << SHIFT) + (seat.key & _ARRIVAL)
+        heappush(self.heap if clean else self.dirty, (seat.key, seat))
 
     def remove(self, seat: Seat, *, clean: bool) -> None:
         """Take ``seat`` out; its account stays."""
-        heap = self.heap if clean else self.dirty
         self.members -= 1
         if clean:
             self.clean_members -= 1
+        if self.solo is seat:
+            self.solo = None
+            seat.key = 0
+            return
+        heap = self.heap if clean else self.dirty
         if heap[0][1] is seat and heap[0][0] == seat.key:
             heappop(heap)
             seat.key = 0

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from drr.core.jobs import Job, RunningLease, pop, push, withdraw
-from drr.core.tree import FLOOR, LANE_NAMES, MIDDLE, PARKED, Node, Tree
+from drr.core.node import FLOOR, LANE_NAMES, MIDDLE, PARKED, Node
+from drr.core.tree import Tree
 from drr.errors import DuplicateJob, InvalidValue, UnknownLease
 from drr.model import NodePolicy, NodeState, Outcome, Policies, PoolPolicy, TenantPath, check_path
 
@@ -231,24 +232,29 @@ class Scheduler:
     def _start(self, lease: RunningLease, cost: float) -> None:
         """Charge a new lease to its project and every ancestor, and let each find its lane again."""
         tree, node, bounded = self._tree, lease.leaf, False
-        while (parent := node.parent) is not None:
+        parent = node.parent
+        while parent is not None:
             if node.lane == FLOOR or lease.written_off is not None:
                 self._start_in_floor(lease, node, parent, cost)
             else:
                 node.credit -= cost
                 node.charged += cost
-            node.fresh = False
+            if node.fresh:
+                node.fresh = False
             node.served_round = parent.middle.round
             node.running += 1
             node.queued -= 1
             node.starts += 1
-            bounded |= node.bounded
+            if node.bounded:
+                bounded = True
             if not node.touched:
                 tree.touch(node)
             node = parent
+            parent = node.parent
         node.running += 1
         node.queued -= 1
-        tree.touch(node)
+        if not node.touched:
+            tree.touch(node)
         leaf = lease.leaf
         if leaf.head is None:
             tree.place(leaf)
@@ -286,39 +292,41 @@ class Scheduler:
             raise InvalidValue("held time", held, "it must be finite worker-seconds, at least 0")
         del self._leases[token]
         del self._jobs[lease.job.id]
-        final = self.final_charge(lease, outcome, held)
-        delta = final - lease.charged
+        delta = self.final_charge(lease, outcome, held) - lease.charged
         if delta:
             self._charge(lease, delta)
-        bounded = self._release(lease, outcome, held - final if outcome.platform_fault else 0.0)
-        leaf = lease.leaf
+        tree, leaf, bounded = self._tree, lease.leaf, False
+        node: Node | None = leaf
+        while node is not None:
+            node.running -= 1
+            if node.bounded:
+                bounded = True
+            if not node.touched:
+                tree.touch(node)
+            node = node.parent
+        if outcome is Outcome.LOST or outcome is Outcome.RETURNED:
+            self._record_loss(leaf, held - lease.charged)
         if bounded:
             self._place_bounded(leaf)
         if delta < 0.0 or bounded:
-            self._tree.hasten(leaf)
+            tree.hasten(leaf)
         if not leaf.queued and not leaf.running:
             self._note_idle(leaf)
         return lease
 
     def final_charge(self, lease: RunningLease, outcome: Outcome, held: float) -> float:
         """Return what an attempt costs in the end: what it held, unless its first loss is refunded."""
-        if outcome.platform_fault and lease.job.losses == 0:
+        if (outcome is Outcome.LOST or outcome is Outcome.RETURNED) and lease.job.losses == 0:
             return 0.0
         return held
 
-    def _release(self, lease: RunningLease, outcome: Outcome, lost: float) -> bool:
-        tree, bounded, fault = self._tree, False, outcome.platform_fault
-        node: Node | None = lease.leaf
+    @staticmethod
+    def _record_loss(leaf: Node, refunded: float) -> None:
+        node: Node | None = leaf
         while node is not None:
-            node.running -= 1
-            if fault:
-                node.losses += 1
-                node.lost += lost
-            bounded |= node.bounded
-            if not node.touched:
-                tree.touch(node)
+            node.losses += 1
+            node.lost += refunded
             node = node.parent
-        return bounded
 
     def _charge(self, lease: RunningLease, delta: float) -> None:
         """Charge (or with a negative ``delta`` refund) a live lease at every level."""
@@ -424,6 +432,11 @@ class Scheduler:
     def describe(self, limit: int = 1000) -> list[NodeView]:
         """Return up to ``limit`` nodes for people, parents before children."""
         return [self._view(node) for node in islice(self._walk(self._tree.root), limit)]
+
+    def view(self, path: TenantPath) -> NodeView | None:
+        """Return one node for people, or ``None`` if there is none at ``path`` now."""
+        node = self._tree.nodes.get(path)
+        return self._view(node) if node is not None else None
 
     def _walk(self, node: Node) -> Iterator[Node]:
         yield node

@@ -32,165 +32,15 @@ What must stay in step (checked by `drr.core.invariants`)
 
 from __future__ import annotations
 
-from collections import deque
 from heapq import heappop, heapreplace
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from math import ceil
 
-from drr.core.limits import NO_BOUNDS, Bounds, follows_slots, resolve
+from drr.core.limits import follows_slots, resolve
+from drr.core.node import BORROW, DEFAULT_POLICY, FLOOR, MIDDLE, NO_RING, PARKED, Node
 from drr.core.ring import EPSILON, NEWCOMER, SHIFT, Ring, Seat
 from drr.errors import InvalidValue
-from drr.model import NodePolicy, NodeState, PoolPolicy, TenantPath
-
-if TYPE_CHECKING:
-    from drr.core.jobs import Job
-
-PARKED: Final = 0
-FLOOR: Final = 1
-MIDDLE: Final = 2
-BORROW: Final = 3
-LANE_NAMES: Final = ("parked", "floor", "under cap", "borrowing")
-
-_DEFAULT_POLICY: Final = NodePolicy()
-NO_RING: Final = Ring()
-"""Stands for the middle ring of a node without children; it has no members, ever."""
-
-
-class Node(Seat):
-    """A tenant at some level; the root is the pool, a node without children a project.
-
-    It is its own seat in the middle and borrowing rings of its parent's level. Fields by role:
-
-    place       name, path, parent, children, lane, clean
-    bounds      policy, soft, hard, floor, bounded (has any of them), ceiling (worker-seconds)
-    counts      running, queued, more (leaves below of which the store holds more than was offered)
-    account     credit, granted, void (from `Seat`), served_round, middle_granted (mark kept while borrowing)
-    totals      charged, lost: worker-seconds; starts, losses: attempts
-    level       middle, borrow, floors: rings; active, clean_children
-    backlog     lanes: jobs by priority; head: the job that starts next (leaves only)
-    """
-
-    __slots__ = (
-        "active",
-        "borrow",
-        "bounded",
-        "ceiling",
-        "charged",
-        "children",
-        "chosen",
-        "clean",
-        "clean_children",
-        "drained",
-        "floor",
-        "floor_seat",
-        "floors",
-        "hard",
-        "head",
-        "idling",
-        "lane",
-        "lanes",
-        "leaf",
-        "losses",
-        "lost",
-        "middle",
-        "middle_granted",
-        "more",
-        "name",
-        "parent",
-        "path",
-        "policy",
-        "queued",
-        "restored",
-        "running",
-        "served_round",
-        "soft",
-        "starts",
-        "touched",
-    )
-
-    parent: Node | None
-    chosen: Node
-
-    def __init__(self, path: TenantPath, parent: Node | None, policy: NodePolicy, pool: PoolPolicy) -> None:
-        super().__init__(pool.quantum * policy.weight)
-        self.node = self
-        self.path = path
-        self.name = path[-1] if path else ""
-        self.parent = parent
-        self.children: dict[str, Node] = {}
-        self.lane = PARKED
-        self.leaf = False
-        self.clean = False
-        self.policy = policy
-        self.ceiling = pool.ceiling if policy.ceiling is None else policy.ceiling
-        self.set_bounds(NO_BOUNDS)
-        self.running = 0
-        self.queued = 0
-        self.more = 0
-        self.served_round = -2
-        self.middle_granted = 0
-        self.drained = True
-        self.restored = False
-        self.floor_seat: Seat | None = None
-        self.charged = 0.0
-        self.lost = 0.0
-        self.starts = 0
-        self.losses = 0
-        self.active = 0
-        self.clean_children = 0
-        self.middle = NO_RING
-        self.borrow: Ring | None = None
-        self.floors: Ring | None = None
-        self.lanes: dict[int, deque[Job]] = {}
-        self.head: Job | None = None
-        self.touched = False
-        self.idling = False
-
-    def set_bounds(self, bounds: Bounds) -> None:
-        """Take over resolved caps and floor."""
-        self.soft, self.hard, self.floor = bounds
-        self.bounded = bounds != NO_BOUNDS
-
-    def state(self) -> NodeState:
-        """Return what must be stored to continue this account elsewhere."""
-        mark = self.middle_granted if self.lane == BORROW else self.granted
-        floor = self.floor_seat
-        middle, floors = self.middle, self.floors
-        return NodeState(
-            credit=self.credit,
-            granted=mark,
-            served_round=self.served_round,
-            drained=self.queued == 0 and self.more == 0,
-            void=self.void,
-            floor_credit=floor.credit if floor else 0.0,
-            floor_granted=floor.granted if floor else 0,
-            floor_void=floor.void if floor else 0,
-            round=middle.round,
-            voids=middle.voids,
-            floor_turn=floors.round if floors else 0,
-            floor_voids=floors.voids if floors else 0,
-        )
-
-    def restore(self, state: NodeState) -> None:
-        """Continue the account of ``state``. Only for a node that has not been used."""
-        self.credit, self.granted, self.served_round = state.credit, state.granted, state.served_round
-        self.drained, self.void, self.restored = state.drained, state.void, True
-        if state.floor_credit or state.floor_granted or state.floor_void:
-            seat = self.make_floor_seat()
-            seat.credit, seat.granted, seat.void = state.floor_credit, state.floor_granted, state.floor_void
-        if state.round or state.voids:
-            self.middle = Ring()
-            self.middle.round, self.middle.voids = state.round, state.voids
-        if state.floor_turn or state.floor_voids:
-            self.floors = Ring()
-            self.floors.round, self.floors.voids = state.floor_turn, state.floor_voids
-
-    def make_floor_seat(self) -> Seat:
-        """Return the account in the floor lane, which most nodes never need."""
-        if self.floor_seat is None:
-            self.floor_seat = Seat(self.quantum)
-            self.floor_seat.node = self
-        return self.floor_seat
+from drr.model import NodePolicy, PoolPolicy, TenantPath
 
 
 class Tree:
@@ -210,7 +60,7 @@ class Tree:
         self.visits = 0
         self.touched: list[Node] = []
         self.stamps = count(1)
-        self.root = Node((), None, _DEFAULT_POLICY, pool)
+        self.root = Node((), None, DEFAULT_POLICY, pool)
         self.nodes: dict[TenantPath, Node] = {(): self.root}
         self.elastic: dict[TenantPath, Node] = {}
         """Nodes whose bounds are shares of the live slots."""
@@ -228,7 +78,7 @@ class Tree:
                     "/".join(path),
                     f"{'/'.join(parent.path)!r} has jobs of its own: only the innermost level may",
                 )
-            policy = self.policies.get(path, _DEFAULT_POLICY)
+            policy = self.policies.get(path, DEFAULT_POLICY)
             node = Node(path, parent, policy, self.pool)
             if parent.middle is NO_RING:
                 parent.middle = Ring()
@@ -462,8 +312,13 @@ class Tree:
 
     def advance(self, node: Node, ring: Ring, clean_only: bool) -> float:
         """Let rounds pass in ``ring``, a lane of ``node``'s level, until the seat on top can afford its head."""
+        solo = ring.solo
+        if solo is not None:
+            return self._advance_solo(node, ring, solo, clean_only)
+        heap = ring.heap
         while True:
-            heap = ring.top(clean_only=clean_only) if ring.dirty else ring.heap
+            if ring.dirty:
+                heap = ring.top(clean_only=clean_only)
             key, seat = heap[0]
             if seat.key != key:
                 heappop(heap)
@@ -478,14 +333,34 @@ class Tree:
                 ring.grant(seat, turn)
             child = seat.node
             head = child.head
-            cost = head.estimate if head is not None else self.pick(child, clean_only)
-            if cost <= seat.credit + EPSILON or seat.fresh:
+            if head is not None:
+                cost = head.estimate
+            elif child.floors is None and child.middle.solo is not None:  # the usual way of `pick`, in short
+                cost = self._advance_solo(child, child.middle, child.middle.solo, clean_only)
+            else:
+                cost = self.pick(child, clean_only)
+            missing = cost - seat.credit - EPSILON
+            if missing <= 0.0 or seat.fresh:
                 node.chosen = child
                 return cost
             self.visits += 1
-            turn = seat.granted + ring.rounds_for(seat, cost)
+            turn = seat.granted + (ceil(missing / seat.quantum) if missing > seat.quantum else 1)
             seat.key = key = (turn << SHIFT) + next(self.stamps)
             heapreplace(heap, (key, seat))
+
+    def _advance_solo(self, node: Node, ring: Ring, seat: Seat, clean_only: bool) -> float:
+        """The same in a ring of one: its visits follow each other at once."""
+        if seat.granted < ring.round:
+            ring.grant(seat, ring.round)
+        node.chosen = child = seat.node
+        head = child.head
+        cost = head.estimate if head is not None else self.pick(child, clean_only)
+        missing = cost - seat.credit - EPSILON
+        if missing > 0.0 and not seat.fresh:
+            ring.round = seat.granted + (ceil(missing / seat.quantum) if missing > seat.quantum else 1)
+            ring.turned = True
+            ring.grant(seat, ring.round)
+        return cost
 
     def hasten(self, node: Node) -> None:
         """After a change to the advantage of ``node``: bring it and its ancestors forward where they wait
