@@ -16,41 +16,17 @@ slot is released at every level). How much anybody has running is the number of 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
 from itertools import islice
 
 from drr.core.jobs import Job, RunningLease, pop, push, withdraw
-from drr.core.node import FLOOR, LANE_NAMES, MIDDLE, PARKED, Node
+from drr.core.node import FLOOR, Node
 from drr.core.tree import Tree
+from drr.core.view import NodeView, view_of, walk
 from drr.errors import DuplicateJob, InvalidValue, UnknownLease
 from drr.model import NodePolicy, NodeState, Outcome, Policies, PoolPolicy, TenantPath, check_path
 
 __all__ = ["Job", "NodeView", "RunningLease", "Scheduler"]
-
-
-@dataclass(frozen=True, slots=True)
-class NodeView:
-    """One node for people: what it has, what it got and why it waits.
-
-    ``credit`` includes the rounds that are due. ``charged`` and ``lost`` in worker-seconds since the
-    scheduler was made; ``lost`` was refunded. ``lane``: "parked", "floor", "under cap" or "borrowing".
-    """
-
-    path: TenantPath
-    weight: float
-    queued: int
-    running: int
-    credit: float
-    charged: float
-    lost: float
-    starts: int
-    losses: int
-    lane: str
-    soft_cap: int
-    hard_cap: int
-    floor: int
-    capped: bool
 
 
 class Scheduler:
@@ -64,7 +40,7 @@ class Scheduler:
         self._capacity = 0
         self._withheld = 0
         self._idle: deque[Node] = deque()
-        self._forgotten: set[TenantPath] = set()
+        self._forgotten: dict[TenantPath, None] = {}
 
     # --- what there is --------------------------------------------------------------------------------
 
@@ -394,7 +370,7 @@ class Scheduler:
 
     def touched(self) -> dict[TenantPath, NodeState | None]:
         """Return the accounts that have changed since the last call; ``None`` for one that is forgotten."""
-        states: dict[TenantPath, NodeState | None] = dict.fromkeys(self._forgotten)
+        states: dict[TenantPath, NodeState | None] = dict(self._forgotten)
         for node in self._tree.touched:
             node.touched = False
             if self._tree.nodes.get(node.path) is node:
@@ -419,7 +395,7 @@ class Scheduler:
                 self._note_idle(node)
                 continue
             self._tree.forget(node)
-            self._forgotten.add(node.path)
+            self._forgotten[node.path] = None
             self._note_idle(node.parent)
 
     def _note_idle(self, node: Node) -> None:
@@ -431,36 +407,9 @@ class Scheduler:
 
     def describe(self, limit: int = 1000) -> list[NodeView]:
         """Return up to ``limit`` nodes for people, parents before children."""
-        return [self._view(node) for node in islice(self._walk(self._tree.root), limit)]
+        return [view_of(node) for node in islice(walk(self._tree.root), limit)]
 
     def view(self, path: TenantPath) -> NodeView | None:
         """Return one node for people, or ``None`` if there is none at ``path`` now."""
         node = self._tree.nodes.get(path)
-        return self._view(node) if node is not None else None
-
-    def _walk(self, node: Node) -> Iterator[Node]:
-        yield node
-        for child in node.children.values():
-            yield from self._walk(child)
-
-    def _view(self, node: Node) -> NodeView:
-        credit = node.credit
-        if node.parent is not None and node.lane == MIDDLE:
-            credit += max(0, node.parent.middle.round - 1 - node.granted) * node.quantum
-        waiting = node.head is not None or node.active > 0 or node.queued > 0
-        return NodeView(
-            path=node.path,
-            weight=node.policy.weight,
-            queued=node.queued,
-            running=node.running,
-            credit=credit,
-            charged=node.charged,
-            lost=node.lost,
-            starts=node.starts,
-            losses=node.losses,
-            lane=LANE_NAMES[node.lane],
-            soft_cap=node.soft,
-            hard_cap=node.hard,
-            floor=node.floor,
-            capped=waiting and node.lane == PARKED and node.running >= node.hard,
-        )
+        return view_of(node) if node is not None else None

@@ -36,14 +36,14 @@ from heapq import heappop, heapreplace
 from itertools import count
 from math import ceil
 
-from drr.core.limits import follows_slots, resolve
-from drr.core.node import BORROW, DEFAULT_POLICY, FLOOR, MIDDLE, NO_RING, PARKED, Node
+from drr.core.limits import resolve
+from drr.core.node import BORROW, FLOOR, MIDDLE, PARKED, Node
+from drr.core.registry import Registry
 from drr.core.ring import EPSILON, NEWCOMER, SHIFT, Ring, Seat
-from drr.errors import InvalidValue
-from drr.model import NodePolicy, PoolPolicy, TenantPath
+from drr.model import NodePolicy, PoolPolicy
 
 
-class Tree:
+class Tree(Registry):
     """The nodes of one pool and the order in which they are served.
 
     ``visits`` counts the visits that ended without a start: the work that decisions cost beyond
@@ -52,97 +52,10 @@ class Tree:
     """
 
     def __init__(self, pool: PoolPolicy) -> None:
-        self.pool = pool
-        self.policies: dict[TenantPath, NodePolicy] = {}
-        self.slots = 0
+        super().__init__(pool)
         self.tracking = pool.reserve > 0
-        self.restoring = False
         self.visits = 0
-        self.touched: list[Node] = []
         self.stamps = count(1)
-        self.root = Node((), None, DEFAULT_POLICY, pool)
-        self.nodes: dict[TenantPath, Node] = {(): self.root}
-        self.elastic: dict[TenantPath, Node] = {}
-        """Nodes whose bounds are shares of the live slots."""
-
-    # --- nodes ----------------------------------------------------------------------------------------
-
-    def node(self, path: TenantPath) -> Node:
-        """Return the node at ``path``, making it and its ancestors if needed."""
-        node = self.nodes.get(path)
-        if node is None:
-            parent = self.node(path[:-1])
-            if parent.leaf:
-                raise InvalidValue(
-                    "tenant path",
-                    "/".join(path),
-                    f"{'/'.join(parent.path)!r} has jobs of its own: only the innermost level may",
-                )
-            policy = self.policies.get(path, DEFAULT_POLICY)
-            node = Node(path, parent, policy, self.pool)
-            if parent.middle is NO_RING:
-                parent.middle = Ring()
-            node.granted = parent.middle.round - 1
-            node.void = parent.middle.voids
-            parent.children[node.name] = node
-            self.nodes[path] = node
-            self.bind(node, policy)
-        return node
-
-    def leaf(self, path: TenantPath) -> Node:
-        """Return the node at ``path`` as one that holds jobs; raises `InvalidValue` if it has children."""
-        node = self.node(path)
-        if not node.leaf:
-            if node.children or node.parent is None:
-                raise InvalidValue(
-                    "tenant path", "/".join(path), "it has tenants below it: only the innermost level may have jobs"
-                )
-            node.leaf = True
-        return node
-
-    def bind(self, node: Node, policy: NodePolicy) -> None:
-        """Apply ``policy`` to ``node``; the caller places it afterwards."""
-        node.policy = policy
-        node.ceiling = self.pool.ceiling if policy.ceiling is None else policy.ceiling
-        node.quantum = self.pool.quantum * policy.weight
-        if node.floor_seat is not None:
-            node.floor_seat.quantum = node.quantum
-        node.set_bounds(resolve(policy, self.slots))
-        if follows_slots(policy):
-            self.elastic[node.path] = node
-        else:
-            self.elastic.pop(node.path, None)
-
-    def forget(self, node: Node) -> None:
-        """Drop a childless, idle node."""
-        parent = node.parent
-        assert parent is not None, "the root stays"
-        del parent.children[node.name]
-        del self.nodes[node.path]
-        self.elastic.pop(node.path, None)
-
-    def says_nothing(self, node: Node) -> bool:
-        """Return whether forgetting the account of an idle ``node`` changes no later decision.
-
-        So it is when its debt is forgiven by now, its credit dropped and its newcomer's turn free again,
-        or when nobody waits at its level, which voids all that at the next arrival.
-        """
-        parent = node.parent
-        assert parent is not None, "the root is never idle"
-        ring, floor = parent.middle, node.floor_seat
-        if floor is not None and parent.floors is not None and parent.floors.members and floor.credit < 0.0:
-            return False
-        if not parent.active:
-            return not self.restoring
-        missed = ring.round - 1 - node.granted
-        debt = node.credit if node.void == ring.voids else 0.0
-        return missed >= 0 and debt + missed * node.quantum >= 0.0 and ring.round - node.served_round >= 2
-
-    def touch(self, node: Node) -> None:
-        """Note that ``node``'s account has changed."""
-        if not node.touched:
-            node.touched = True
-            self.touched.append(node)
 
     # --- lanes ----------------------------------------------------------------------------------------
 
