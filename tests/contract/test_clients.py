@@ -91,6 +91,8 @@ async def test_a_lane_is_first_in_first_out(backend: Backend) -> None:
 async def test_a_submit_of_nothing_is_nothing(backend: Backend, leader: Leader) -> None:
     assert await submit(backend) == []
     assert (await leader.receive()).lanes == ()
+    assert await backend.submit("client", 10**9, []) == []
+    assert len(await backend.submit("client", 10**9, [job()])) == 1
 
 
 async def test_a_submit_takes_as_many_jobs_as_the_limit_says(backend: Backend) -> None:

@@ -98,7 +98,10 @@ def check_lanes_of(peeks: Sequence[Peek]) -> None:
 
 
 class MemoryBackend(Backend):
-    """A handle on a store in memory, for use from one event loop; `sibling` gives one for another loop."""
+    """A handle on a store in memory, for use from one event loop; `sibling` gives one for another loop.
+
+    Only `close` may be called from any thread.
+    """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._open: Store | None = store
@@ -127,7 +130,8 @@ class MemoryBackend(Backend):
         while True:
             store = self._store
             with store.lock:
-                found = look(store)
+                # Asked again under the lock: a close from another thread notifies whoever waits by then.
+                found = look(self._store)
                 remaining = deadline - self._clock.monotonic()
                 if found is not None or block <= 0 or remaining <= 0:
                     return found
@@ -300,9 +304,10 @@ class MemoryBackend(Backend):
 
     async def close(self) -> None:
         """See `Backend.close`. Whoever waits on this handle is woken and told."""
-        store, self._open = self._open, None
+        store = self._open
         if store is not None:
             with store.lock:
+                self._open = None
                 store.waiters.notify_all()
 
     def sibling(self) -> MemoryBackend:

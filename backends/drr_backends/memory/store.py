@@ -160,6 +160,8 @@ class Store:
 
     def submit(self, client: str, call: int, jobs: Sequence[JobSpec]) -> list[str]:
         """Append jobs in order and return their ids; a repeated call gets the first one's."""
+        if not jobs:
+            return []
         now = self.clock.monotonic()
         calls = self.calls.get(client) or Calls()
         if call in calls.ids:
