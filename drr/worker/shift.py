@@ -17,12 +17,17 @@ What happens when
                   again with growing pauses; a reader asks for its pending entries first, because the reply
                   that carried them may have been lost
     stop          take nothing new, finish within the grace period, hand the rest back, leave
-    stop again,   hand back at once, leave. This also holds when ``run`` is cancelled from outside: handing back is
-    cancellation  shielded, and bounded by `FAREWELL_LIMIT`
+    stop again    hand back at once, leave
+    cancellation  of ``run`` from outside: hand back at once, also what a cancelled read may have brought; this is
+                  shielded, and bounded by `FAREWELL_LIMIT`
+
+No wait is shielded inside a scope that this file cancels: anyio would spin until it ends. So readers are not
+cancelled at the end of a term; they see that it is over.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 from random import Random
@@ -45,7 +50,7 @@ from drr.worker.tasks import Tasks
 log = logging.getLogger("drr.worker")
 
 READ_BLOCK: Final = 1.0
-"""Seconds that one read waits in the store. Reads are never cancelled, so this is what a drain may wait for."""
+"""Seconds that one read waits in the store. A drain lets it lapse, so this is what it may take longer for."""
 FAREWELL_LIMIT: Final = 5.0
 """Seconds that the last reports and the goodbye may take."""
 HEART_LIMIT: Final = 5.0
@@ -77,6 +82,8 @@ class Shift:
             news=self._news,
         )
         self._heart_over: Alarm | None = None
+        self._interrupted: set[str] = set()
+        """Pools whose last read was cancelled."""
 
     # --- the whole run ------------------------------------------------------------------------------
 
@@ -144,14 +151,22 @@ class Shift:
                 await self._news.wait()
 
     async def _term(self, run: TaskGroup) -> None:
-        """Read and run until the term is over; then cancel what runs on the loop."""
-        async with anyio.create_task_group() as term:
-            for pool in self._options.slots:
-                term.start_soon(self._read, pool, term, run)
-            await self._until_over()
-            if self._hands.is_refused:
-                self._hands.void()  # before the handlers are cancelled: they are not handed back
-            term.cancel_scope.cancel()
+        """Read and run until the term is over; then cancel what runs on the loop and let the readers end."""
+        hands = self._hands
+        hands.open = True
+        try:
+            async with anyio.create_task_group() as readers, anyio.create_task_group() as jobs:
+                for pool in self._options.slots:
+                    readers.start_soon(self._read, pool, jobs, run)
+                await self._until_over()
+                hands.open = False
+                if hands.is_refused:
+                    hands.void()  # before the handlers are cancelled, so that they are not handed back
+                for freed in self._freed.values():
+                    freed.set()
+                jobs.cancel_scope.cancel()
+        finally:
+            hands.open = False
 
     async def _until_over(self) -> None:
         hands = self._hands
@@ -176,6 +191,7 @@ class Shift:
             backoff = Backoff(self._rng)
             while True:
                 try:
+                    await self._hand_back_interrupted()
                     while self._hands.unsent:
                         await self._send()
                     if self._hands.incarnation and not self._hands.is_refused:
@@ -196,6 +212,13 @@ class Shift:
         self._heart.stop()
         if self._heart_over is not None and not await self._heart_over.wait_for(self._clock, HEART_LIMIT):
             log.warning("worker %s: the heartbeat's thread is still waiting for the store", self._hands.name)
+
+    async def _hand_back_interrupted(self) -> None:
+        """A read that was cancelled may have been answered: what it was to bring goes back."""
+        while self._interrupted and not self._hands.is_refused:
+            pool = next(iter(self._interrupted))
+            self._take(pool, await self._fetch(self._backend, pool, 0))
+            self._interrupted.discard(pool)
 
     # --- joining ------------------------------------------------------------------------------------
 
@@ -245,41 +268,48 @@ class Shift:
 
     # --- reading ------------------------------------------------------------------------------------
 
-    async def _read(self, pool: str, term: TaskGroup, run: TaskGroup) -> None:
-        """Take attempts of one pool while the term lasts."""
+    async def _read(self, pool: str, jobs: TaskGroup, run: TaskGroup) -> None:
+        """Take attempts of one pool until the term is over. Ends by itself, within one block of its read."""
         hands = self._hands
-        name, incarnation = hands.name, hands.incarnation
         backend = self._backend.sibling()
         backoff = Backoff(self._rng)
-        interrupted = True  # the last term may have left entries behind, just as a lost reply does
+        doubtful = True  # the last term may have left entries behind, just as a lost reply does
         try:
             while hands.taking:
                 room = hands.room(pool)
-                if not room and not interrupted:
+                if not room and not doubtful:
                     await self._freed[pool].wait()
                     continue
                 try:
-                    with anyio.CancelScope(shield=True):  # a cancelled read may strand what it was to bring
-                        if interrupted:
-                            entries = await backend.pending_attempts(name, incarnation, pool)
-                        else:
-                            entries = await backend.read_attempts(
-                                name, incarnation, pool, min(room, ITEM_LIMIT), READ_BLOCK
-                            )
+                    entries = await self._fetch(backend, pool, 0 if doubtful else room)
                 except BackendError as error:
-                    if not interrupted:
-                        log.warning("worker %s: reading from pool %s failed (%s); trying again", name, pool, error)
-                    interrupted = True
-                    await self._clock.sleep(backoff.next())
+                    if not doubtful:
+                        log.warning("worker %s: reading pool %s failed (%s); trying again", hands.name, pool, error)
+                    doubtful = True
+                    await self._freed[pool].wait_for(self._clock, backoff.next())
                     continue
-                interrupted = False
+                doubtful = False
                 backoff.reset()
-                self._take(pool, entries, term, run)
+                for holding in self._take(pool, entries):
+                    group = jobs if self.handlers.prepare(holding) else run
+                    group.start_soon(self.handlers.run, holding, name=holding.attempt.header.task)
         finally:
             with anyio.CancelScope(shield=True):
                 await backend.close()
 
-    def _take(self, pool: str, entries: list[Attempt | Malformed], term: TaskGroup, run: TaskGroup) -> None:
+    async def _fetch(self, backend: Backend, pool: str, room: int) -> list[Attempt | Malformed]:
+        """Read up to ``room`` new attempts, or with no room those that were delivered before."""
+        name, incarnation = self._hands.name, self._hands.incarnation
+        if not room:
+            return await backend.pending_attempts(name, incarnation, pool)
+        try:
+            return await backend.read_attempts(name, incarnation, pool, min(room, ITEM_LIMIT), READ_BLOCK)
+        except asyncio.CancelledError:
+            self._interrupted.add(pool)
+            raise
+
+    def _take(self, pool: str, entries: list[Attempt | Malformed]) -> list[Holding]:
+        """Take what was read into the hands; return what is to be run."""
         attempts: list[Attempt] = []
         for entry in entries:
             if isinstance(entry, Attempt):
@@ -287,14 +317,10 @@ class Shift:
             else:
                 # It has no token to answer for; the dispatcher takes its lease back when nobody claims it.
                 log.error("pool %s: an entry cannot be decoded: %s: %.200r", pool, entry.reason, entry.raw)
-        unsent = self._hands.unsent
-        for holding in self._hands.take(pool, attempts, self._clock.monotonic()):
-            if self.handlers.prepare(holding):
-                term.start_soon(self.handlers.run, holding, name=holding.attempt.header.task)
-            else:
-                run.start_soon(self.handlers.run, holding, name=holding.attempt.header.task)
-        if self._hands.unsent > unsent:
+        started = self._hands.take(pool, attempts, self._clock.monotonic())
+        if self._hands.unsent:
             self._unsent.set()
+        return started
 
     def _ended(self, holding: Holding) -> None:
         """A handler is gone: there is room, and something to report."""

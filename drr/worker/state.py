@@ -106,6 +106,8 @@ class Hands:
         """The incarnation that the store does not know any more, as the heartbeat learned."""
         self.lapsed = False
         """Whether no heartbeat got through for a whole lease, as of now."""
+        self.open = False
+        """Whether a term is on: see `drr.worker.shift`."""
         self.stopping = False
         self.giving_back = False
         self._lock = threading.Lock()
@@ -158,7 +160,7 @@ class Hands:
     @property
     def taking(self) -> bool:
         """Whether new attempts may be run."""
-        return not (self.stopping or self.giving_back or self.lapsed or self.is_refused)
+        return self.open and not (self.stopping or self.giving_back or self.lapsed or self.is_refused)
 
     def room(self, pool: str) -> int:
         """Return how many attempts of ``pool`` can be started now."""

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from random import Random, SystemRandom
+from typing import Any
 
 import anyio
 
@@ -71,6 +72,22 @@ class Worker:
         rng: Random | None = None,
         heartbeat_in_thread: bool = True,
     ) -> None:
+        self._given: dict[str, Any] = {
+            "store": store,
+            "namespace": namespace,
+            "name": name,
+            "slots": slots,
+            "pools": pools,
+            "lease": lease,
+            "heartbeat": heartbeat,
+            "grace": grace,
+            "patience": patience,
+            "payload_limit": payload_limit,
+            "result_limit": result_limit,
+            "clock": clock,
+            "rng": rng,
+            "heartbeat_in_thread": heartbeat_in_thread,
+        }
         self._rng = SystemRandom() if rng is None else rng
         self._clock = SystemClock() if clock is None else clock
         self._options = check_options(
@@ -91,6 +108,37 @@ class Worker:
         self._tasks = Tasks() if tasks is None else tasks
         self._shift: Shift | None = None
         self._abandoned = 0
+
+    def with_options(
+        self,
+        *,
+        store: str | Backend | None = None,
+        namespace: str | None = None,
+        name: str | None = None,
+        pools: Mapping[str, int] | None = None,
+        lease: float | None = None,
+        heartbeat: float | None = None,
+        grace: float | None = None,
+        patience: float | None = None,
+    ) -> Worker:
+        """Return a worker with the same tasks and settings, except those given here. It shares the tasks.
+
+        ``pools`` replaces the slots of all pools. Raises what the constructor raises.
+        """
+        changed = {
+            "store": store,
+            "namespace": namespace,
+            "name": name,
+            "pools": pools,
+            "lease": lease,
+            "heartbeat": heartbeat,
+            "grace": grace,
+            "patience": patience,
+        }
+        given = self._given | {what: value for what, value in changed.items() if value is not None}
+        if pools is not None:
+            given["slots"] = None
+        return Worker(**given, tasks=self._tasks)
 
     @property
     def name(self) -> str:

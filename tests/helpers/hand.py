@@ -6,7 +6,7 @@ and keeps every event it saw.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
 
 import anyio
@@ -35,6 +35,7 @@ class HandDispatcher:
         """Events of tokens that were no lease any more."""
         self._tokens = count(1)
         self._lanes: dict[Lane, None] = {}
+        self._turned = anyio.Event()
 
     async def start(self) -> None:
         """Prepare the store and lead, with what is on record of an earlier leader."""
@@ -53,6 +54,7 @@ class HandDispatcher:
         await self.start()
         while True:
             await self.turn(block=1.0)
+            self._turned.set()
 
     async def turn(self, block: float = 0.0) -> None:
         """Take one batch of news, apply it, dispatch."""
@@ -110,7 +112,9 @@ class HandDispatcher:
             if not heads:
                 return
             now = self.clock.wall()
-            leases = [Lease(f"t{next(self._tokens)}-{self._token}", head, head.attempts + 1, now, 1.0) for head in heads]
+            leases = [
+                Lease(f"t{next(self._tokens)}-{self._token}", head, head.attempts + 1, now, 1.0) for head in heads
+            ]
             await self._commit(dispatches=[Dispatch(lease.header, lease) for lease in leases])
             self.leases.update((lease.token, lease) for lease in leases)
 
@@ -118,7 +122,8 @@ class HandDispatcher:
         self._passes += 1
         await self.backend.commit(Commit(self._token, self._passes, self._position, **fields))  # type: ignore[arg-type]
 
-    async def until(self, *job_ids: str) -> None:
-        """Return when these jobs have ended; for tests on the real clock, beside `serve`."""
-        while not self.ended.keys() >= set(job_ids):
-            await anyio.sleep(0.002)
+    async def until(self, done: Callable[[], object]) -> None:
+        """Return when ``done()`` is true after some turn of `serve`; for tests on the real clock."""
+        while not done():
+            self._turned = anyio.Event()
+            await self._turned.wait()

@@ -1,0 +1,75 @@
+"""What a type checker makes of the public surface. Checked by ``make types``, never run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, assert_type
+
+from drr.client import Client, Handle, Submission
+from drr.payload import Call
+from drr.worker import Context, Worker
+
+worker = Worker("memory://", slots=4)
+
+
+@worker.task("send_email", timeout=30)
+async def send_email(context: Context, to: str, subject: str = "") -> str:
+    assert_type(context.attempt, int)
+    assert_type(context.remaining(), float | None)
+    assert_type(context.organisation, str)
+    return f"{to}: {subject}"
+
+
+@worker.task("resize")
+def resize(path: str, width: int) -> dict[str, int]:
+    return {path: width}
+
+
+@worker.task()
+async def ping() -> None: ...
+
+
+@worker.task()
+def thumbnail(context: Context, path: str) -> bytes:
+    return path.encode()
+
+
+def direct_calls(context: Context) -> None:
+    assert_type(resize("a.png", 100), dict[str, int])
+    assert_type(thumbnail(context, "a.png"), bytes)
+    resize("a.png", "100")  # type: ignore[arg-type]
+
+
+async def direct_calls_of_coroutines(context: Context) -> None:
+    assert_type(await send_email(context, "ada@example.com"), str)
+    await send_email("ada@example.com", "Hi")  # type: ignore[arg-type]
+
+
+def bound_calls() -> None:
+    assert_type(send_email.bind("ada@example.com", subject="Hi"), Call[str])
+    assert_type(resize.bind("a.png", width=100), Call[dict[str, int]])
+    assert_type(thumbnail.bind("a.png"), Call[bytes])
+    assert_type(ping.bind(), Call[None])
+    send_email.bind(42)  # type: ignore[arg-type]
+    send_email.bind()  # type: ignore[call-arg]
+    resize.bind("a.png", height=1)  # type: ignore[call-arg]
+
+
+async def handles(client: Client) -> None:
+    typed = await client.submit(send_email.bind("ada@example.com"), tenant="globex/mail")
+    assert_type(typed, Handle[str])
+    assert_type(await typed.result(timeout=5), str)
+    named = await client.submit("send_email", {"to": "ada@example.com"}, tenant=("globex", "mail"), priority=3)
+    assert_type(named, Handle[Any])
+    await client.submit("send_email", {"to": "ada@example.com"})  # type: ignore[call-overload]
+    await client.submit(resize.bind("a.png", 1), {"x": 1}, tenant="globex/mail")  # type: ignore[call-overload]
+    await client.submit("send_email", 42, tenant="globex/mail")  # type: ignore[call-overload]
+
+
+async def many(client: Client) -> None:
+    async def source() -> AsyncIterator[Submission]:
+        yield Submission(ping.bind(), tenant="globex/mail")
+
+    assert_type(await client.submit_many(source()), int)
+    assert_type(await client.submit_many([Submission("ping", tenant="globex/mail")]), int)
+    Submission("ping")  # type: ignore[call-arg]
