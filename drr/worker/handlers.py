@@ -120,10 +120,13 @@ class Handlers:
         call = ThreadCall(functools.partial(task.function, *args, **kwargs))
         try:
             # Cancelled only when the worker goes: then a thread that still runs is left behind.
-            return await anyio.to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
+            await anyio.to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
         finally:
             if call.running:
                 self.abandoned += 1
+        if call.error is not None:
+            raise call.error
+        return call.value
 
     def _context(self, holding: Holding) -> Context:
         timeout = holding.timeout
@@ -162,19 +165,27 @@ class UnknownTask(Exception):
 
 
 class ThreadCall:
-    """A call in a thread that shows whether it is under way."""
+    """A call in a thread that shows whether it is under way, and how it ended.
 
-    __slots__ = ("_call", "running")
+    It keeps what was raised instead of raising it: a future that carries GeneratorExit or StopIteration does not
+    fail who awaits it, but tears down the whole chain of coroutines.
+    """
+
+    __slots__ = ("_call", "error", "running", "value")
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
         self.running = False
+        self.value: object = None
+        self.error: BaseException | None = None
 
-    def __call__(self) -> object:
+    def __call__(self) -> None:
         """Make the call; runs in the thread."""
         self.running = True
         try:
-            return self._call()
+            self.value = self._call()
+        except BaseException as raised:
+            self.error = raised
         finally:
             self.running = False
 
@@ -198,6 +209,9 @@ class Deadlines:
         heapq.heappush(self._heap, (deadline, next(self._numbers), holding))
         if self._heap[0][2] is holding:
             self._earlier.set()
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     async def watch(self) -> None:
         """Expire attempts as their deadlines pass, for ever."""
