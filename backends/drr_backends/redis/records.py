@@ -205,16 +205,22 @@ def encode_preamble(lane: str, reason: str, *, job: bool) -> bytes:
 
 def decode_dead_letter(data: bytes) -> DeadLetter:
     """Decode a dead letter; one that is none is shown as such rather than refused."""
+    size = int.from_bytes(data[:4], "big")
+    entry = data[4 + size :]
     try:
-        size = int.from_bytes(data[:4], "big")
         _, name, reason, job = _array("dead letter", data[4 : 4 + size], 4, 64 * 1024)
-        lane, entry = lane_of(str(name).encode(errors="replace")), data[4 + size :]
-        if not job:
-            return DeadLetter(lane, str(reason), None, entry)
-        head, payload = split_frame(entry)
-        return DeadLetter(lane, str(reason), decode_head(head), payload)
+        if not isinstance(name, str) or not isinstance(reason, str):
+            raise MalformedMessage("dead letter", "its lane or reason is no string")
+        lane = lane_of(name.encode(errors="replace"))
     except MalformedMessage as error:
         return DeadLetter(UNKNOWN_LANE, f"this dead letter cannot be decoded: {error}", None, data[:4096])
+    if job:
+        head, payload = split_frame(entry)
+        try:
+            return DeadLetter(lane, reason, decode_head(head), payload)
+        except MalformedMessage:
+            pass  # the job was spoilt in the store before it was buried
+    return DeadLetter(lane, reason, None, entry)
 
 
 UNKNOWN_LANE: Final = Lane("unknown", ("unknown",))
