@@ -13,7 +13,7 @@ from math import isfinite
 
 from drr.core.limits import resolve
 from drr.core.node import BORROW, FLOOR, MIDDLE, PARKED, Node
-from drr.core.ring import SHIFT, Ring, Seat
+from drr.core.ring import NEWCOMER, SHIFT, Ring, Seat
 from drr.core.scheduler import Scheduler
 from drr.core.tree import Tree
 from drr.model import TenantPath
@@ -104,7 +104,7 @@ def _check_ring(tree: Tree, level: Node, ring: Ring | None, seats: list[Seat]) -
             _same(seat.node.path, "heap", not tree.tracking or seat.node.clean, is_clean)
     for seat in seats:
         assert seat.granted <= ring.round, f"{seat.node.path}: was granted round {seat.granted} before it began"
-        assert seat.key >> SHIFT >= -1, f"{seat.node.path}: stands in round {seat.key >> SHIFT}"
+        assert seat.key >> SHIFT >= NEWCOMER, f"{seat.node.path}: stands in round {seat.key >> SHIFT}"
 
 
 def _same(path: TenantPath, what: str, found: object, expected: object) -> None:

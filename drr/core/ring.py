@@ -18,8 +18,9 @@ Theory of operation
     Grants of waiting seats are lazy: a seat's credit contains the quanta up to round ``granted``; those up
     to ``ring.round`` are its due. Whoever reads ``seat.credit`` of a waiting seat must bear that in mind.
 
-    Newcomers stand in round -1, hence before everybody, first in first out among themselves
-    (the new-flow list of ``fq_codel``, Hoeiland-Joergensen et al., RFC 8290, section 4.2).
+    Newcomers stand in a round before all others, first in first out among themselves (the new-flow list
+    of ``fq_codel``, Hoeiland-Joergensen et al., RFC 8290, section 4.2). With its first job a newcomer loses
+    that place: it then stands before those that wait, but behind the newcomers that are still to come.
 
     A visit is in progress while a seat on top was granted the current round and its credit still covers
     its head; it ends when it does not, and the seat then moves to the round in which it will.
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 SHIFT: Final = 64
 """Bits of a key below the round: room for the order of arrival."""
-NEWCOMER: Final = -1
+NEWCOMER: Final = -2
 """The round in which newcomers stand."""
 EPSILON: Final = 1e-9
 """Worker-seconds by which a credit may miss a cost and still cover it: floating point, not policy."""
@@ -121,7 +122,6 @@ class Ring:
         if self.members == 1:
             self.solo = seat
             self.turned = False
-            self.round = max(self.round, turn)
             return
         if self.solo is not None:
             self._unfold(self.solo, clean=self.clean_members - clean > 0)
@@ -157,13 +157,22 @@ class Ring:
         self.remove(seat, clean=not clean)
         self.add(seat, turn, stamp, clean=clean)
 
+    def settle_in(self, seat: Seat, stamp: int, *, clean: bool) -> None:
+        """A newcomer has had its first job: its visit goes on in front of those that wait."""
+        if self.solo is seat:
+            self.turned = True
+        elif seat.key >> SHIFT == NEWCOMER:
+            self.remove(seat, clean=clean)
+            # A place in a past round is in front of the present one, and behind other visits in progress.
+            self.add(seat, seat.granted - 1, stamp, clean=clean)
+
     def hasten(self, seat: Seat, cost: float, stamp: int, *, clean: bool) -> bool:
         """Bring a waiting seat forward if its credit or its head has changed to its advantage.
 
         The opposite needs no step: a seat that cannot afford its head is put back when it is visited.
         """
         turn = max(seat.granted + self.rounds_for(seat, cost), self.round)
-        if turn >= seat.key >> SHIFT:
+        if turn >= seat.key >> SHIFT or self.solo is seat:
             return False
         seat.key = (turn << SHIFT) + stamp
         heappush(self.heap if clean else self.dirty, (seat.key, seat))

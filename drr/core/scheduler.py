@@ -207,7 +207,7 @@ class Scheduler:
 
     def _start(self, lease: RunningLease, cost: float) -> None:
         """Charge a new lease to its project and every ancestor, and let each find its lane again."""
-        tree, node, bounded = self._tree, lease.leaf, False
+        tree, node, bounded, newcomer = self._tree, lease.leaf, False, False
         parent = node.parent
         while parent is not None:
             if node.lane == FLOOR or lease.written_off is not None:
@@ -217,6 +217,7 @@ class Scheduler:
                 node.charged += cost
             if node.fresh:
                 node.fresh = False
+                newcomer = True
             node.served_round = parent.middle.round
             node.running += 1
             node.queued -= 1
@@ -236,6 +237,8 @@ class Scheduler:
             tree.place(leaf)
         if bounded:
             self._place_bounded(leaf)
+        if newcomer:
+            tree.settle_in(leaf)
 
     def _start_in_floor(self, lease: RunningLease, node: Node, parent: Node, cost: float) -> None:
         if lease.written_off is None:

@@ -275,6 +275,13 @@ class Tree(Registry):
             ring.grant(seat, ring.round)
         return cost
 
+    def settle_in(self, node: Node) -> None:
+        """After a first job: take the newcomers' places from ``node`` and its ancestors that used theirs."""
+        while (parent := node.parent) is not None:
+            if node.lane == MIDDLE and not node.fresh:
+                parent.middle.settle_in(node, next(self.stamps), clean=node.clean or not self.tracking)
+            node = parent
+
     def hasten(self, node: Node) -> None:
         """After a change to the advantage of ``node``: bring it and its ancestors forward where they wait
         for a later round than they now need.
