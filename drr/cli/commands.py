@@ -1,0 +1,76 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from drr.cli.exits import EXIT_CODES, DrrGroup
+from drr.cli.fields import examples
+from drr.cli.serve import init, serve
+from drr.cli.status import status
+from drr.cli.submit import submit
+from drr.cli.worker import worker
+from drr.dispatcher.options import package_version
+
+app = typer.Typer(
+    name="drr",
+    cls=DrrGroup,
+    help="Fair dispatch of background jobs: tenants share a pool of workers by weight, in worker-seconds.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"drr {package_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", envvar="DRR_DEBUG", help="Show the traceback of an error, too.")
+    ] = False,
+) -> None:
+    del version, debug  # `DrrGroup` looks at the latter
+
+
+app.command(
+    epilog=examples(
+        "drr serve",
+        "drr serve redis://db:6379/1 --weight acme=2 --hard-cap acme/imports=3",
+        "drr serve --soft-cap acme=20% --floor globex/mail=1 --reserve 2",
+        "drr serve --quantum renders=10 --weight renders:acme=4",
+    )
+)(serve)
+app.command(epilog=examples("drr init", "drr init redis://db:6379/1 --namespace staging"))(init)
+app.command(
+    epilog=examples(
+        "drr worker jobs:worker",
+        "drr worker jobs:tasks --url redis://db:6379/1 --slots 8",
+        "drr worker jobs:worker --slots default=8 --slots renders=1 --grace 60",
+    )
+)(worker)
+app.command(
+    epilog=examples(
+        'drr submit send_email --org globex --project mail --kwargs \'{"to": "ada@example.com"}\'',
+        "drr submit add --org acme --args '[1, 2]' --wait",
+        "drr submit import_row --org acme --project imports --count 50000 --estimate 0.2",
+    )
+)(submit)
+app.command(epilog=examples("drr status", "drr status redis://db:6379/1 --json"))(status)
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    app()
