@@ -261,3 +261,27 @@ def test_any_depth_shares_level_by_level() -> None:
         served[lease.job.path] = served.get(lease.job.path, 0) + 1
         scheduler.settle(token, Outcome.SUCCEEDED, 1.0)
     assert served == {("a", "x", "1"): 20, ("a", "x", "2"): 20, ("a", "y", "1"): 40, ("b", "z", "1"): 80}
+
+
+def test_the_schedule_in_the_concepts_page() -> None:
+    """`docs/concepts.md` works this one through step by step."""
+    bench = Bench()
+    bench.offer("heavy", *[3.0] * 4)
+    bench.offer("light", *[1.0] * 12)
+    steps = []
+    for _ in range(8):
+        lease = bench.start()
+        assert lease is not None
+        heavy, light = (bench.scheduler.tree.nodes[(name,)].credit for name in ("heavy", "light"))
+        steps.append((lease.job.path[0], bench.scheduler.tree.root.middle.round, heavy, light))
+        bench.finish(lease)
+    assert steps == [
+        ("heavy", 0, -2.0, 0.0),
+        ("light", 0, -2.0, 0.0),
+        ("light", 1, -2.0, 0.0),
+        ("light", 2, -2.0, 0.0),
+        ("light", 3, -2.0, 0.0),
+        ("light", 4, -2.0, 0.0),
+        ("heavy", 5, 0.0, 0.0),
+        ("light", 5, 0.0, 0.0),
+    ]
