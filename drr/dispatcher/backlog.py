@@ -138,10 +138,17 @@ class Backlog:
                     break
                 self.windows.use(window)
                 batch.burials.append(Burial(window.lane, entry.raw, entry.reason))
-                self._counters.malformed += 1
-                log.warning("an entry of lane %s is no job and is buried: %s", window.lane, entry.reason)
             if window.entries:
                 self.pools[window.lane.pool].refill(window)
+        if batch.burials:
+            self._counters.malformed += len(batch.burials)
+            first = batch.burials[0]
+            log.warning(
+                "%d entries are no jobs and are buried (lane %s: %s ...)",
+                len(batch.burials),
+                first.lane,
+                first.reason,
+            )
 
     def _open(self, lane: Lane, target: int | None = None) -> LaneWindow:
         window = self.windows.open(lane) if target is None else self.windows.open(lane, target)

@@ -14,8 +14,9 @@ Theory of operation
 Which unclaimed attempt counts as a loss
     Heartbeats are rare, so an attempt that kills its worker at once was never listed by anybody. If it did
     not count, it could kill workers for ever without becoming poison. So an unclaimed attempt counts as lost
-    if some worker of its pool fell silent, died or was replaced after the dispatch: that one will have
-    swallowed it. If none did, nobody had it, and the job is not blamed.
+    if some worker of its pool fell silent, died or was replaced after the dispatch, with a slot free as far
+    as was known: that one will have swallowed it, the oldest first and no more than it had slots. If there
+    is none, nobody had the attempt, and its job is not blamed.
 """
 
 from __future__ import annotations
@@ -82,14 +83,26 @@ class Capacity(NamedTuple):
 
 
 class _Watched:
-    """A live worker. ``beat_at``: when its counter was last seen to move; ``claims``: its holds by pool."""
+    """A worker. ``beat_at``: when its counter was last seen to move; ``claims``: its holds by pool.
 
-    __slots__ = ("beat_at", "claims", "record")
+    ``blamed``: unclaimed attempts by pool that it is taken to have swallowed since.
+    """
+
+    __slots__ = ("beat_at", "blamed", "claims", "record")
 
     def __init__(self, record: WorkerRecord, now: float) -> None:
         self.record = record
         self.beat_at = now
         self.claims: dict[str, int] = {}
+        self.blamed: dict[str, int] = {}
+
+    def take_blame(self, pool: str) -> bool:
+        """Return whether it may have swallowed (another) attempt of ``pool``."""
+        blamed = self.blamed.get(pool, 0)
+        if self.claims.get(pool, 0) + blamed >= self.record.slots.get(pool, 0):
+            return False
+        self.blamed[pool] = blamed + 1
+        return True
 
 
 class Liveness:
@@ -106,8 +119,8 @@ class Liveness:
         self._suspect_after = heartbeat * MISSED_BEATS
         self._looked_at = now
         self._workers: dict[str, _Watched] = {}
-        self._casualties: dict[str, float] = {}
-        """Pool to the time at which one of its workers was last found dead or replaced."""
+        self._casualties: list[tuple[float, _Watched]] = []
+        """Workers found dead or replaced within the last two leases, and when."""
 
     @property
     def workers(self) -> Mapping[str, WorkerRecord]:
@@ -164,8 +177,7 @@ class Liveness:
     def _meet(self, record: WorkerRecord, now: float, gone: list[Gone]) -> None:
         watched = self._workers.get(record.name)
         if watched is not None and watched.record.incarnation != record.incarnation:
-            for pool in watched.record.slots:
-                self._casualties[pool] = now
+            self._casualties.append((now, watched))
             self._part(record.name, Cause.WORKER_REPLACED, gone)
             watched = None
         if watched is None:
@@ -175,6 +187,7 @@ class Liveness:
             return
         watched.record = record
         watched.beat_at = now
+        watched.blamed.clear()
         self._claim(watched, record.held, now)
 
     def _claim(self, watched: _Watched, tokens: Iterable[str], now: float) -> None:
@@ -209,13 +222,13 @@ class Liveness:
         for name, watched in list(self._workers.items()):
             if asked - watched.beat_at >= self._lease:
                 dead[name] = watched.record.incarnation
-                for pool in watched.record.slots:
-                    self._casualties[pool] = now
+                self._casualties.append((now, watched))
                 self._part(name, Cause.WORKER_DEAD, gone)
         return dead
 
     def _find_unseen(self, asked: float, known: set[str], gone: list[Gone]) -> None:
         limit = asked - self._lease
+        self._casualties = [casualty for casualty in self._casualties if casualty[0] > limit - self._lease]
         for token, hold in self.holds.items():
             if hold.seen <= limit and token not in known:
                 gone.append(Gone(token, self._cause_of_silence(hold, asked)))
@@ -223,10 +236,11 @@ class Liveness:
     def _cause_of_silence(self, hold: Hold, asked: float) -> Cause:
         if hold.worker:
             return Cause.DROPPED
-        if self._casualties.get(hold.pool, float("-inf")) >= hold.seen:
-            return Cause.SWALLOWED
+        for at, watched in self._casualties:
+            if at >= hold.seen and watched.take_blame(hold.pool):
+                return Cause.SWALLOWED
         for watched in self._workers.values():
-            if asked - watched.beat_at > self._suspect_after and hold.pool in watched.record.slots:
+            if asked - watched.beat_at > self._suspect_after and watched.take_blame(hold.pool):
                 return Cause.SWALLOWED
         return Cause.UNCLAIMED
 

@@ -1,0 +1,174 @@
+"""The engine against the store under anything that clients, workers and time can do, in any order.
+
+After every step the engine is compared with the store and the core with itself (`Desk.check`). At the end
+the workers do their best, and every job must have ended exactly once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from drr.backend import EventKind
+from drr.model import Lane, NodePolicy, PoolPolicy, Share
+from tests.helpers.desk import RULES, Desk
+
+LANES = [
+    Lane(pool, (organisation, project), priority)
+    for pool in ("default", "renders")
+    for organisation, project in (("acme", "web"), ("acme", "app"), ("globex", "mail"))
+    for priority in (0, 5)
+]
+lanes = st.sampled_from(LANES)
+workers = st.sampled_from(["w1", "w2", "w3"])
+policies = st.one_of(
+    st.none(),
+    st.builds(NodePolicy, weight=st.sampled_from([0.5, 1.0, 4.0]), hard_cap=st.sampled_from([None, 1, 3])),
+    st.builds(NodePolicy, soft_cap=st.sampled_from([1, Share(0.5)]), floor=st.sampled_from([0, 1])),
+)
+
+
+class Machine(RuleBasedStateMachine):
+    """One namespace, one leader at a time, three workers."""
+
+    @initialize()
+    def start(self) -> None:
+        self.desk = Desk()
+        self.submitted: set[str] = set()
+        self.planted = 0
+        self.incarnations = 0
+
+    # --- clients
+
+    @rule(lane=lanes, number=st.integers(1, 12), estimate=st.sampled_from([None, 0.1, 1.0, 20.0]))
+    def submit(self, lane: Lane, number: int, estimate: float | None) -> None:
+        self.submitted.update(self.desk.submit(lane, number, estimate=estimate))
+
+    @rule(lane=lanes)
+    def plant_junk(self, lane: Lane) -> None:
+        self.planted += 1
+        self.desk.plant(lane, b"junk %d" % self.planted)
+
+    # --- workers
+
+    @rule(name=workers, slots=st.integers(0, 5), pool=st.sampled_from(["default", "renders"]))
+    def join(self, name: str, slots: int, pool: str) -> None:
+        self.incarnations += 1
+        self.desk.join(name, slots, f"i{self.incarnations}", pool)
+
+    @rule(name=workers, draining=st.booleans())
+    def beat(self, name: str, draining: bool) -> None:
+        if not self.desk.beat(name, draining=draining):
+            self.desk.taken[name] = []
+
+    @rule(name=workers, limit=st.integers(1, 5))
+    def take(self, name: str, limit: int) -> None:
+        record = self.desk.store.workers.get(name)
+        if record is not None:
+            for pool in record.slots:
+                self.desk.take(name, limit, pool)
+
+    @rule(
+        name=workers,
+        kind=st.sampled_from([*EventKind, EventKind.SUCCEEDED]),
+        seconds=st.sampled_from([0.0, 0.5, 7.0, -1.0, 1e9, float("nan")]),
+        first=st.booleans(),
+    )
+    def finish(self, name: str, kind: EventKind, seconds: float, first: bool) -> None:
+        held = self.desk.taken.get(name)
+        if held:
+            self.desk.finish(held[0 if first else -1], kind, name, seconds)
+
+    @rule(name=workers)
+    def leave(self, name: str) -> None:
+        if name in self.desk.store.workers:
+            self.desk.leave(name)
+            self.desk.taken[name] = []
+
+    # --- the dispatcher
+
+    @rule()
+    def hear_and_pass(self) -> None:
+        self.desk.hear()
+        self.desk.step()
+
+    @rule()
+    def turn(self) -> None:
+        self.desk.turn()
+
+    @rule(limit=st.integers(1, 3))
+    def hear_a_little(self, limit: int) -> None:
+        self.desk.hear(limit)
+
+    @rule(trusting=st.booleans())
+    def reload(self, trusting: bool) -> None:
+        self.desk.load(trusting=trusting)
+
+    @rule(
+        pool=st.sampled_from(["default", "renders"]),
+        path=st.sampled_from([("acme",), ("acme", "web")]),
+        policy=policies,
+    )
+    def set_policy(self, pool: str, path: tuple[str, ...], policy: NodePolicy | None) -> None:
+        self.desk.engine.set_policy(pool, path, policy)
+
+    @rule(quantum=st.sampled_from([0.1, 1.0, 5.0]), reserve=st.sampled_from([0, 0, 1]))
+    def set_pool(self, quantum: float, reserve: int) -> None:
+        self.desk.engine.set_pool("default", PoolPolicy(quantum=quantum, reserve=reserve))
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 16.0, 40.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.desk.clock.now += seconds
+        self.desk.look()
+
+    # --- what must hold
+
+    @precondition(lambda self: hasattr(self, "desk"))
+    @invariant()
+    def consistent(self) -> None:
+        self.desk.step()
+        self.desk.check()
+        ended = Counter(
+            settlement.lease.header.job_id for commit in self.desk.commits for settlement in commit.settlements
+        )
+        assert all(times == 1 for times in ended.values()), "a job ends once"
+        assert set(ended) <= self.submitted
+        for commit in self.desk.commits:
+            for settlement in commit.settlements:
+                assert 0.0 <= settlement.completion.seconds < 1e6
+
+    def teardown(self) -> None:
+        if not hasattr(self, "desk"):
+            return
+        desk = self.desk
+        desk.engine.set_pool("default", PoolPolicy())
+        for pool in ("default", "renders"):
+            self.incarnations += 1
+            desk.join(f"last-{pool}", 50, f"i{self.incarnations}", pool)
+        names = ["last-default", "last-renders"]
+        for _ in range(300):
+            desk.turn()
+            for name, pool in zip(names, ("default", "renders"), strict=True):
+                desk.take(name, pool=pool)
+                for attempt in list(desk.taken[name]):
+                    desk.finish(attempt, name=name)
+            desk.clock.now += RULES.lease / 6
+            for name in names:
+                desk.beat(name)
+            desk.look()
+            if not desk.store.lanes and not desk.store.leases:
+                break
+        assert (desk.store.lanes, desk.store.leases) == ({}, {}), "everything ends"
+        ended = [s.lease.header.job_id for commit in desk.commits for s in commit.settlements]
+        assert sorted(ended) == sorted(self.submitted), "every job exactly once"
+        assert sum(1 for letter in desk.store.dead if letter.header is None) == self.planted
+        desk.check()
+
+
+Machine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestMachine = Machine.TestCase
