@@ -55,6 +55,7 @@ BLOCK_LIMIT: Final = 2.0
 """Seconds that one blocking command may last; longer waits are made of several."""
 BLOCK_GRACE: Final = 2.0
 """Seconds above its block after which a blocking read counts as lost."""
+_URL_OPTIONS: Final = ("host", "port", "path", "db", "username", "password", "client_name")
 
 
 class Address:
@@ -68,8 +69,13 @@ class Address:
         except ValueError as error:
             raise InvalidValue("store URL", _without_password(url), f"it must be valid: {error}") from None
         self.connection_class: type[AbstractConnection] = options.pop("connection_class", Connection)
-        for name in ("max_connections", "timeout", "retry", "retry_on_timeout", "retry_on_error", "decode_responses"):
-            options.pop(name, None)  # what this adapter relies on is not for the URL to change
+        for name in options:
+            # What this adapter relies on (timeouts, retries, decoding) is not for the URL to change.
+            if name not in _URL_OPTIONS and not name.startswith("ssl_"):
+                raise InvalidValue(
+                    "store URL option", name, f"it must be ssl_... or one of {', '.join(_URL_OPTIONS)}"
+                )
+        self.reply_timeout = REPLY_TIMEOUT
         options |= {
             "socket_connect_timeout": CONNECT_TIMEOUT,
             "retry": Retry(NoBackoff(), 0),
@@ -89,7 +95,7 @@ class Address:
             max_connections=POOL_SIZE,
             timeout=POOL_WAIT,
             connection_class=self.connection_class,
-            socket_timeout=REPLY_TIMEOUT,
+            socket_timeout=self.reply_timeout,
             **self._options,
         )
 
@@ -99,10 +105,10 @@ class Address:
 
     def translate(self, error: Exception) -> Exception:
         """Return the `BackendError` that says what ``error`` means to a caller of the port."""
-        if isinstance(error, ResponseError) and not isinstance(error, AuthenticationError):
-            return self._translate_reply(error)
-        if isinstance(error, AuthenticationError):
+        if isinstance(error, AuthenticationError) or isinstance(error.__cause__, AuthenticationError):
             return BackendError(f"the store at {self.shown} refuses these credentials: {error}")
+        if isinstance(error, ResponseError):
+            return self._translate_reply(error)
         if isinstance(error, BusyLoadingError):
             return StoreUnavailable(f"the store at {self.shown} is still loading its data")
         if isinstance(error, RedisTimeoutError | TimeoutError):
@@ -128,7 +134,7 @@ class Address:
                 f"the store at {self.shown} lacks this version's function library; "
                 "run `drr init`, or start a dispatcher of this version first"
             )
-        if word in ("MOVED", "ASK", "CLUSTERDOWN", "CROSSSLOT") or type(error).__name__ in ("MovedError", "AskError"):
+        if type(error).__name__ in ("MovedError", "AskError", "ClusterDownError") or word == "CROSSSLOT":
             return StoreUnavailable(
                 f"the cluster node at {self.shown} does not serve this namespace ({text}); "
                 "connect to the node that does"
