@@ -45,11 +45,12 @@ class Election:
         self._seen = record
         if moved or gap > self._lease * WATCHFUL:
             self._moved_at = now
+        self._epoch = max(self._epoch, _epoch(record.token))
         ours = record.token in self._own
         if record.token and not ours and now - self._moved_at < self._lease:
             self._own.clear()
             return None
-        self._epoch = max(self._epoch, _epoch(record.token)) + 1
+        self._epoch += 1
         token = f"{self._epoch}:{self._unique()}"
         self._own.add(token)
         return record.token, token

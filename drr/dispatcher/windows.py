@@ -2,9 +2,9 @@
 
 The store's backlog may be millions of jobs long; the dispatcher sees the first few headers of each lane. A
 window is read again by a `Peek` that rides on a commit, once half of it has been used. How far it reaches
-adapts to how quickly the lane is dispatched: it doubles when most of it went between two reads, and halves
-when little did. So memory follows active lanes and the rate of dispatch, not the backlog; beyond `BUDGET`
-headers in all, windows are kept at `SPARE`.
+adapts to how many passes that took, since a pass is the time that an answer takes: it doubles when half
+of it was used up at once, and halves when that took long. So memory follows active lanes and the rate of
+dispatch, not the backlog; beyond `BUDGET` headers in all, windows are kept at `SPARE`.
 
 Nobody can know that a lane is empty except by looking in the call that emptied it, since a submit to a lane
 that holds jobs is not announced. So a window that has run dry stays open until the store has said "empty".
@@ -26,6 +26,11 @@ FIRST: Final = 4
 SPARE: Final = 2
 """Headers in a window at the start, and when memory is short."""
 LARGEST: Final = 1000
+QUICK: Final = 2
+"""A window that was half used within so many passes is too small."""
+SLOW: Final = 16
+"""A window that took so many passes to be half used is too large."""
+NEVER: Final = -1
 BUDGET: Final = 100_000
 """Headers in memory beyond which windows no longer grow; a few hundred bytes each."""
 
@@ -36,27 +41,29 @@ class LaneWindow:
     """The first entries of one lane, in the lane's order.
 
     ``jobs``: what the core has been offered of them, from the head on. ``rest``: how many more the store
-    holds behind the entries as of the last look, or `UNKNOWN`. ``taken``: dispatched since the last look.
+    holds behind the entries as of the last look, or `UNKNOWN`. ``read_at``: the number of the pass that read
+    last. ``target``: entries that the next read fills it up to.
     """
 
-    __slots__ = ("entries", "jobs", "lane", "rest", "taken", "target", "wanted")
+    __slots__ = ("entries", "jobs", "lane", "read_at", "rest", "target", "wanted")
 
     def __init__(self, lane: Lane, target: int = FIRST) -> None:
         self.lane = lane
         self.entries: deque[Header | Malformed] = deque()
         self.jobs: deque[Job] = deque()
         self.rest = UNKNOWN
-        self.taken = 0
+        self.read_at = NEVER
         self.target = target
         self.wanted = _IDLE
 
-    def adapt(self) -> None:
-        """Let the window follow the rate at which it was used since the last look."""
-        if self.taken * 2 > self.target:
-            self.target = min(LARGEST, max(self.target * 2, FIRST))
-        elif self.taken * 8 < self.target > FIRST:
-            self.target = max(FIRST, self.target // 2)
-        self.taken = 0
+    def adapt(self, number: int) -> None:
+        """Let the window follow the rate at which it was used; ``number`` is that of the pass that reads now."""
+        if self.read_at != NEVER:
+            if number - self.read_at <= QUICK:
+                self.target = min(LARGEST, max(self.target * 2, FIRST))
+            elif number - self.read_at >= SLOW:
+                self.target = max(FIRST, self.target // 2)
+        self.read_at = number
 
 
 class Windows:
@@ -67,6 +74,7 @@ class Windows:
         self.headers = 0
         """Entries in all windows."""
         self._budget = budget
+        self._passes = 0
         self._dry: deque[LaneWindow] = deque()
         self._low: deque[LaneWindow] = deque()
 
@@ -86,7 +94,6 @@ class Windows:
         """Take the head off a window: it is dispatched or buried by this pass."""
         head = window.entries.popleft()
         self.headers -= 1
-        window.taken += 1
         if len(window.entries) * 2 <= window.target:
             self.want(window)
         return head
@@ -109,7 +116,8 @@ class Windows:
             (self._dry if urgency == _DRY else self._low).append(window)
 
     def requests(self, limit: int = ITEM_LIMIT) -> list[Peek]:
-        """Return the next reads, of at most ``limit`` headers in all. They must be answered before the next call."""
+        """Return the reads of the next pass, of at most ``limit`` headers in all; to be answered before the next."""
+        self._passes += 1
         peeks: list[Peek] = []
         for queue, urgency in ((self._dry, _DRY), (self._low, _LOW)):
             while queue and limit > 0:
@@ -117,7 +125,7 @@ class Windows:
                 if window.wanted != urgency:
                     continue  # closed, or it has run dry since and stands in the other queue
                 window.wanted = _IDLE
-                window.adapt()
+                window.adapt(self._passes)
                 held = len(window.entries)
                 target = window.target if self.headers < self._budget else SPARE
                 count = min(target - held, limit)
