@@ -202,3 +202,12 @@ class ServerFailed(DrrError):
         self.reason = reason
         self.log = log
         super().__init__(f"{reason}; its log ends with:\n{log}" if log else reason)
+
+
+class DemoFailed(DrrError):
+    """Raised when a part of the demo does not get ready, or ends by itself; the message shows the end of its log."""
+
+    def __init__(self, reason: str, log: str = "") -> None:
+        self.reason = reason
+        self.log = log
+        super().__init__(f"{reason}; its log ends with:\n{log}" if log else reason)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from drr.cli.demo import demo
 from drr.cli.exits import EXIT_CODES, DrrGroup
 from drr.cli.fields import examples
 from drr.cli.serve import init, serve
@@ -69,6 +70,7 @@ app.command(
     )
 )(submit)
 app.command(epilog=examples("drr status", "drr status redis://db:6379/1 --json"))(status)
+app.command(epilog=examples("drr demo", "drr demo --json --seconds 60"))(demo)
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ LOOK: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All there is to show. ``alive``: whether the leader gave a sign of life; ``age``: seconds, of its description."""
+    """All there is to show. ``alive``: whether the leader gave a sign of life. ``age``: of its description."""
 
     namespace: str
     leader: LeaderRecord

@@ -70,6 +70,11 @@ class Client:
         self._lookout: Lookout | None = None
         self._moved: anyio.Event | None = None
 
+    @property
+    def name(self) -> str:
+        """What the store calls this client: unique, and the ``reply_to`` of its jobs."""
+        return self._name
+
     # --- life ---------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
