@@ -82,6 +82,8 @@ class Shift:
             news=self._news,
         )
         self._heart_over: Alarm | None = None
+        self._sending = asyncio.Lock()
+        self._left = False
         self._interrupted: set[str] = set()
         """Pools whose last read was cancelled."""
 
@@ -89,21 +91,26 @@ class Shift:
 
     async def work(self, *, handle_signals: bool = False) -> None:
         """Join, work until stopped, leave."""
-        failure: DrrError | None = None  # kept out of the task group, which would wrap it
+        failure: DrrError | None = None  # kept out of the task groups, which would wrap it
         try:
             async with anyio.create_task_group() as run:
                 if handle_signals:
                     run.start_soon(self._listen)
-                try:
-                    if await self._join(patience=self._options.patience):
-                        self._start(run)
-                        await self._terms(run)
-                except DrrError as error:
-                    failure = error
+                async with anyio.create_task_group() as threads:
+                    try:
+                        if await self._join(patience=self._options.patience):
+                            self._start(run)
+                            await self._terms(threads)
+                    except DrrError as error:
+                        failure = error
+                    threads.cancel_scope.cancel()
+                await self._farewell()  # while reporter and heart still work
                 run.cancel_scope.cancel()
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._farewell()
+            if not self._left:
+                with anyio.CancelScope(shield=True):
+                    await self._farewell()
+            await self._stop_heart()
         if failure is not None:
             raise failure
 
@@ -135,10 +142,10 @@ class Shift:
         else:
             run.start_soon(self._heart.run)
 
-    async def _terms(self, run: TaskGroup) -> None:
+    async def _terms(self, threads: TaskGroup) -> None:
         hands = self._hands
         while True:
-            await self._term(run)
+            await self._term(threads)
             if hands.stopping and (hands.idle or hands.giving_back or hands.lapsed):
                 return
             if hands.is_refused:
@@ -150,14 +157,14 @@ class Shift:
             while hands.lapsed and not hands.stopping and not hands.is_refused:
                 await self._news.wait()
 
-    async def _term(self, run: TaskGroup) -> None:
+    async def _term(self, threads: TaskGroup) -> None:
         """Read and run until the term is over; then cancel what runs on the loop and let the readers end."""
         hands = self._hands
         hands.open = True
         try:
             async with anyio.create_task_group() as readers, anyio.create_task_group() as jobs:
                 for pool in self._options.slots:
-                    readers.start_soon(self._read, pool, jobs, run)
+                    readers.start_soon(self._read, pool, jobs, threads)
                 await self._until_over()
                 hands.open = False
                 if hands.is_refused:
@@ -207,11 +214,16 @@ class Shift:
                 self._hands.name,
                 self._hands.unsent,
             )
+        self._left = True
+
+    async def _stop_heart(self) -> None:
+        self._heart.stop()
         if not self._heart.started:
             await self._heart.close()
-        self._heart.stop()
-        if self._heart_over is not None and not await self._heart_over.wait_for(self._clock, HEART_LIMIT):
-            log.warning("worker %s: the heartbeat's thread is still waiting for the store", self._hands.name)
+        if self._heart_over is not None:
+            with anyio.CancelScope(shield=True):
+                if not await self._heart_over.wait_for(self._clock, HEART_LIMIT):
+                    log.warning("worker %s: the heartbeat's thread still waits for the store", self._hands.name)
 
     async def _hand_back_interrupted(self) -> None:
         """A read that was cancelled may have been answered: what it was to bring goes back."""
@@ -268,7 +280,7 @@ class Shift:
 
     # --- reading ------------------------------------------------------------------------------------
 
-    async def _read(self, pool: str, jobs: TaskGroup, run: TaskGroup) -> None:
+    async def _read(self, pool: str, jobs: TaskGroup, threads: TaskGroup) -> None:
         """Take attempts of one pool until the term is over. Ends by itself, within one block of its read."""
         hands = self._hands
         backend = self._backend.sibling()
@@ -291,7 +303,7 @@ class Shift:
                 doubtful = False
                 backoff.reset()
                 for holding in self._take(pool, entries):
-                    group = jobs if self.handlers.prepare(holding) else run
+                    group = jobs if self.handlers.prepare(holding) else threads
                     group.start_soon(self.handlers.run, holding, name=holding.attempt.header.task)
         finally:
             with anyio.CancelScope(shield=True):
@@ -347,6 +359,8 @@ class Shift:
                 self._news.set()
 
     async def _send(self) -> None:
-        events = self._hands.batch()
-        await self._backend.report(events)
-        self._hands.acknowledge(events)
+        async with self._sending:
+            events = self._hands.batch()
+            if events:
+                await self._backend.report(events)
+                self._hands.acknowledge(events)

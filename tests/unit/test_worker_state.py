@@ -18,6 +18,7 @@ def attempt(token: str) -> Attempt:
 def joined(slots: int = 2) -> Hands:
     hands = Hands("w1", {"default": slots})
     hands.begin("i1")
+    hands.open = True
     return hands
 
 
