@@ -180,10 +180,12 @@ def _why(node: NodeView, pool: Pool) -> str:
         above = scheduler.view(node.path[:depth])
         if above is not None and above.running >= above.hard_cap:
             return "capped"
-    if node.lane == "parked" and node.queued > 0:
+    if node.path and node.lane == "parked" and node.queued > 0:
         return "capped"  # not itself, but all that waits below it
     if scheduler.free <= 0:
         return "no free slot"
+    if not node.path and node.queued > 0:
+        return "capped"
     if node.lane == "borrowing" and scheduler.free <= scheduler.pool.reserve:
         return "reserve"
     return ""

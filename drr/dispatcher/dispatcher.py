@@ -191,6 +191,12 @@ class Dispatcher:
     async def _stand_and_lead(self, calls_backend: Backend, news: News) -> None:
         unique = self._rng.getrandbits
         election = Election(self._options.leader_lease, lambda: f"{unique(128):032x}")
+        try:
+            await self._lead_again_and_again(election, calls_backend, news)
+        finally:
+            await self._resign(election)
+
+    async def _lead_again_and_again(self, election: Election, calls_backend: Backend, news: News) -> None:
         backoff = Backoff(self._rng)
         trusting, again = True, False
         while True:
@@ -255,21 +261,21 @@ class Dispatcher:
 
         try:
             await leadership.run(self._leading.set, on_progress)
-        except BackendError:
-            raise
-        except BaseException:
-            await self._resign(token)
-            raise
         finally:
             self._leading.clear()
             news.stop()
             self._changes.retry()
 
-    async def _resign(self, token: str) -> None:
-        """Hand over at once: on the way out nothing is left to be decided."""
+    async def _resign(self, election: Election) -> None:
+        """Hand over at once: on the way out nothing is left to be decided.
+
+        It may be while recovering from an error, or after an election whose reply was lost, so it is not
+        known which token is on record, if any.
+        """
         with anyio.move_on_after(PARTING_TIME, shield=True):
             try:
-                await self._backend.resign(token)
+                for token in election.tokens:
+                    await self._backend.resign(token)
             except BackendError as error:
                 log.warning("the leadership could not be given up (%s); it will lapse", error)
 

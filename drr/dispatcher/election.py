@@ -11,6 +11,7 @@ last moments and hands out an epoch twice.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -18,6 +19,9 @@ from drr.backend import LeaderRecord
 
 WATCHFUL: Final = 0.5
 """Longest gap between two looks, in leader leases, over which a counter that stood still counts."""
+
+REMEMBERED: Final = 16
+"""Bids whose outcome may be unknown that are remembered."""
 
 
 class Election:
@@ -30,8 +34,13 @@ class Election:
         self._moved_at = float("-inf")
         self._looked_at = float("-inf")
         self._epoch = 0
-        self._own: set[str] = set()
+        self._own: deque[str] = deque(maxlen=REMEMBERED)
         """Tokens under which this dispatcher has stood since another one last led: any may have won unheard."""
+
+    @property
+    def tokens(self) -> list[str]:
+        """Tokens under which this dispatcher may be on record as leader, the latest first."""
+        return list(reversed(self._own))
 
     def look(self, record: LeaderRecord, now: float) -> tuple[str, str] | None:
         """Take in the leader record; return (expected token, new token) if it is time to stand for election.
@@ -46,13 +55,12 @@ class Election:
         if moved or gap > self._lease * WATCHFUL:
             self._moved_at = now
         self._epoch = max(self._epoch, _epoch(record.token))
-        ours = record.token in self._own
-        if record.token and not ours and now - self._moved_at < self._lease:
+        if record.token and record.token not in self._own and now - self._moved_at < self._lease:
             self._own.clear()
             return None
         self._epoch += 1
         token = f"{self._epoch}:{self._unique()}"
-        self._own.add(token)
+        self._own.append(token)
         return record.token, token
 
 

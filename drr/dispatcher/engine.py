@@ -320,6 +320,7 @@ class Engine:
         self.counters.dispatched += len(dispatches)
 
     def _set_slots(self, now: float) -> None:
+        self.liveness.changed = False
         capacities = self.liveness.capacities(now)
         for name in {*capacities, *self.backlog.pools}:
             slots, withheld = capacities.get(name, _NO_CAPACITY)

@@ -114,7 +114,7 @@ class Liveness:
         self.claimed: list[Hold] = []
         """Holds that got a worker since this list was last taken."""
         self.changed = True
-        """Whether `capacities` may have changed since it was last asked."""
+        """Whether `capacities` may have changed; who acts on that lowers it."""
         self._lease = lease
         self._suspect_after = heartbeat * MISSED_BEATS
         self._looked_at = now
@@ -252,7 +252,6 @@ class Liveness:
         A draining worker counts with the slots it still has busy. A worker that missed two beats
         counts in full, but its free slots are withheld: what is sent there may be lost.
         """
-        self.changed = False
         found: dict[str, Capacity] = {}
         for watched in self._workers.values():
             record = watched.record

@@ -220,6 +220,7 @@ def test_a_draining_workers_settled_attempt_takes_its_slot_along() -> None:
     watch.hold("t1")
     watch.look(worker(slots={"default": 4}, held=("t1",), draining=True))
     assert watch.liveness.capacities(watch.now)["default"] == Capacity(1, 0)
+    watch.liveness.changed = False
     watch.liveness.remove("t1")
     assert watch.liveness.changed, "so that the engine asks again"
     assert watch.liveness.capacities(watch.now)["default"] == Capacity(0, 0)

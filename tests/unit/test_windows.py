@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drr.backend import Window
-from drr.dispatcher.windows import FIRST, LARGEST, QUICK, SPARE, LaneWindow, Windows
+from drr.dispatcher.windows import FIRST, LARGEST, SLOW, SPARE, LaneWindow, Windows
 from drr.errors import CommitRefused
 from drr.model import Header, Lane
 from tests.helpers.desk import ACME, GLOBEX, Desk
@@ -55,7 +55,7 @@ def test_a_window_grows_while_it_is_used_up_and_shrinks_when_not() -> None:
     for _ in range(3000):
         lane.use(windows, window, 1)
         lane.answer(windows)
-    assert window.target <= 2 * QUICK + FIRST, "one a pass needs no more"
+    assert window.target <= SLOW, "one job a pass needs no more"
     assert windows.headers == len(window.entries)
 
 
