@@ -2,8 +2,8 @@
 
 Every pass settles the jobs of the pass before, moves one job from each of as many lanes to the pool, stores
 the accounts of all nodes on their paths and reads the next headers, in one round trip; between two passes a
-worker reads the pool stream. Server time is what the server itself counts per command, client time the CPU
-time of this process. The last line is a JSON object.
+worker reads the pool stream. Both times are CPU time: of the server's main thread, and of this process. The last
+line is a JSON object.
 
     python bench/commit.py [--binary valkey-server] [--passes 40]
 """
@@ -27,17 +27,11 @@ PAYLOAD = b"x" * 200
 FULL = 1000
 
 
-COUNTED = ("cmdstat_fcall:", "cmdstat_fcall_ro:", "cmdstat_xreadgroup:")
-"""What clients call; what functions call in their turn is counted within."""
-
-
 async def server_seconds(backend: RedisBackend) -> float:
-    """Seconds the server has spent on calls so far."""
-    stats = (await backend.link.call("INFO", "commandstats")).decode()
-    return (
-        sum(int(line.partition("usec=")[2].split(",")[0]) for line in stats.splitlines() if line.startswith(COUNTED))
-        / 1e6
-    )
+    """CPU seconds that the server's main thread has used so far, network included."""
+    facts = (await backend.link.call("INFO", "cpu")).decode().splitlines()
+    parts = ("used_cpu_user_main_thread:", "used_cpu_sys_main_thread:")
+    return sum(float(line.partition(":")[2]) for line in facts if line.startswith(parts))
 
 
 async def submit(backend: RedisBackend, lanes: list[Lane], each: int) -> dict[str, float]:

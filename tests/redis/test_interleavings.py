@@ -82,7 +82,7 @@ class _Interrupted(RedisBackend):
 
 @pytest.mark.parametrize("stage", ["before", "after"])
 async def test_a_submit_during_a_load_is_seen_by_the_scan_or_announced(store: RedisHarness, stage: str) -> None:
-    handle = _Interrupted(store.handle.address, store.keys, store.handle.clock)
+    handle = _Interrupted(store.handle.address, store.keys)
     handle.stage, handle.other = stage, store.handle
     await submit(store.handle, job())
     leader = await Leader(handle).take_over()

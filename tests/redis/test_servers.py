@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
+from redis.asyncio.connection import SSLConnection
 
 from drr.backend import EventKind, LeaderRecord, open_backend
 from drr.clock import SystemClock
@@ -26,6 +27,7 @@ from drr_backends.redis import open_redis
 from drr_backends.redis.codec import decode_head, split_frame
 from drr_backends.redis.dispatcher import check_server
 from drr_backends.redis.library import Library, library
+from drr_backends.redis.link import Address
 from tests.contract.harness import LANE, PATIENCE, Leader, heads, job, submit, succeeded, worker
 from tests.redis.harness import RedisHarness, every_operation
 
@@ -290,6 +292,15 @@ async def test_a_server_that_is_not_there_is_named_without_the_password() -> Non
     await backend.close()
 
 
+def test_tls_comes_with_the_scheme_and_its_options_with_the_url() -> None:
+    address = Address("rediss://me:secret@host/2?ssl_ca_certs=/ca.pem&client_name=billing")
+    connection = address.make_connection()
+    assert isinstance(connection, SSLConnection)
+    assert connection.ca_certs == "/ca.pem"
+    assert (connection.db, connection.client_name, address.shown) == (2, "billing", "host:6379")
+    assert connection.retry.get_retries() == 0
+
+
 async def test_a_missing_socket_is_named() -> None:
     backend = open_redis("unix:///nowhere/server.sock", "n", SystemClock())
     with pytest.raises(StoreUnavailable, match=r"/nowhere/server\.sock"):
@@ -345,6 +356,18 @@ CLIENT_RIGHTS = "+fcall +fcall_ro +get +hget +hmget +hgetall +hset +hdel +hlen +
 +rpush +sadd +xadd +xread +pexpire +type +client|id +client|unblock"
 WORKER_RIGHTS = "+fcall +hget +hmget +hset +hincrby +hdel +xadd +xreadgroup +xgroup +xinfo +type \
 +client|id +client|unblock"
+DISPATCHER_RIGHTS = "+@all -@admin -@dangerous +info +client|unblock"
+
+
+@pytest.mark.parametrize("binary", BINARIES)
+async def test_the_rights_of_a_dispatcher_are_enough_for_everything(binary: str) -> None:
+    async with own_server(binary) as (server, store):
+        await store.raw("ACL", "SETUSER", "dispatcher", "on", ">pw", "~drr:{own}:*", *DISPATCHER_RIGHTS.split())
+        handle = RedisHarness(f"unix://dispatcher:pw@{server.socket_path}", "own")
+        await every_operation(handle.handle)
+        with pytest.raises(BackendError, match="permission"):
+            await RedisHarness.raw(handle, "GET", "another")
+        await handle.close()
 
 
 @pytest.mark.parametrize("binary", BINARIES)

@@ -15,12 +15,14 @@ class RedisBackend(ClientRole, WorkerRole, DispatcherRole):
 
     def sibling(self) -> RedisBackend:
         """See `drr.backend.Backend.sibling`."""
-        return RedisBackend(self.address, self.keys, self.clock)
+        return RedisBackend(self.address, self.keys)
 
 
 def open_redis(url: str, namespace: str, clock: Clock) -> RedisBackend:
     """Return the store at ``url`` (``redis://``, ``rediss://`` or ``unix://``); connects when first used.
 
-    Raises `drr.errors.InvalidValue` for a URL or namespace that cannot be.
+    ``clock`` is part of every adapter's signature and not read by this one: the server measures how long a
+    read blocks, and a connection that hangs is found out by its socket. Raises `drr.errors.InvalidValue`
+    for a URL or namespace that cannot be.
     """
-    return RedisBackend(Address(url), Keys(namespace), clock)
+    return RedisBackend(Address(url), Keys(namespace))

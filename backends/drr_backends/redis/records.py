@@ -5,6 +5,7 @@ Each record is msgpack, starts with its version, and is hostile until decoded he
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -235,14 +236,22 @@ _NODE_DEFAULT: Final = NodeState()
 
 def encode_node(state: NodeState) -> bytes:
     """Return the record of a node's account."""
-    packed: bytes = _packer.pack((VERSION, *state))
+    packed: bytes
+    try:
+        packed = _packer.pack((VERSION, *state))
+    except OverflowError:
+        # A clock of rounds beyond 64 bits: huge jobs at a tiny quantum. msgpack has no such number.
+        _packer.reset()
+        packed = _packer.pack((VERSION, *(str(x) if type(x) is int and abs(x) >= 2**63 else x for x in state)))
     return packed
 
 
 def decode_node(data: bytes) -> NodeState:
     """Decode a node's account; raises `MalformedMessage`."""
     fields = _array("account", data, 1 + len(_NODE_DEFAULT), 1024)[1:]
-    for name, value, like in zip(NodeState._fields, fields, _NODE_DEFAULT, strict=True):
+    for place, (name, value, like) in enumerate(zip(NodeState._fields, fields, _NODE_DEFAULT, strict=True)):
+        if isinstance(value, str) and type(like) is int and re.fullmatch(r"-?[0-9]{19,40}", value):
+            fields[place] = value = int(value)
         fits = is_number(value, 1e300) if type(like) is float else type(value) is type(like)
         if not fits:
             raise MalformedMessage("account", f"{name} is {value!r:.40}")

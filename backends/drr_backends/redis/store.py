@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, Final
 
-from drr.clock import Clock
 from drr.model import Lane
 from drr_backends.redis.keys import Keys
 from drr_backends.redis.library import function
 from drr_backends.redis.link import BLOCK_LIMIT, Address, BlockingLink, Command, Link
+
+BLOCK_MILLISECONDS: Final = round(BLOCK_LIMIT * 1000)
 
 log = logging.getLogger("drr.redis")
 
@@ -18,10 +19,9 @@ log = logging.getLogger("drr.redis")
 class Store:
     """One handle on a namespace of a server. Connects when first used; belongs to one event loop."""
 
-    def __init__(self, address: Address, keys: Keys, clock: Clock) -> None:
+    def __init__(self, address: Address, keys: Keys) -> None:
         self.address = address
         self.keys = keys
-        self.clock = clock
         self.link = Link(address)
         self._blocking: dict[Hashable, BlockingLink] = {}
 
@@ -43,13 +43,12 @@ class Store:
         head, tail = build
         if block <= 0:
             return await link.call(*head, *tail)
-        deadline = self.clock.monotonic() + block
-        left = block
+        left = round(block * 1000)
         while True:
-            # 0 would mean to block for ever.
-            milliseconds = max(1, round(min(left, BLOCK_LIMIT) * 1000))
+            # 0 would mean to block for ever. The server measures the time: no clock is needed here.
+            milliseconds = min(max(left, 1), BLOCK_MILLISECONDS)
             reply = await link.call(*head, "BLOCK", milliseconds, *tail)
-            left = deadline - self.clock.monotonic()
+            left -= milliseconds
             if reply is not None or left <= 0:
                 return reply
 
