@@ -5,7 +5,7 @@ Nothing here sleeps: time is a `ManualClock`, the heartbeat is a task, and the d
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -13,11 +13,12 @@ from typing import Any
 import anyio
 import pytest
 
-from drr.backend import Backend, EventKind, WorkerRecord, open_backend
+from drr.backend import EventKind, WorkerRecord, open_backend
 from drr.errors import StoreNotPrepared, StoreUnavailable, WorkerNameInUse
 from drr.model import JobSpec, Lane
 from drr.payload import pack_arguments
 from drr.worker import Context, Worker
+from tests.helpers.faults import Faults, FaultyBackend
 from tests.helpers.hand import HandDispatcher
 from tests.helpers.manual_clock import ManualClock
 
@@ -25,44 +26,6 @@ pytestmark = pytest.mark.anyio
 
 LANE = Lane("default", ("acme", "web"), 5)
 LEASE = 30.0
-
-
-class Faults:
-    """Shared by all handles of a `FaultyBackend`: which calls fail, before or after they took effect."""
-
-    def __init__(self) -> None:
-        self.away: set[str] = set()
-        """Names of methods that fail without effect; "*" is all of them."""
-        self.lost: set[str] = set()
-        """Names of methods whose next reply is lost after they took effect."""
-        self.error: type[Exception] = StoreUnavailable
-        self.calls: list[str] = []
-
-
-class FaultyBackend:
-    """A handle on a store that goes away as the test says."""
-
-    def __init__(self, inner: Backend, faults: Faults) -> None:
-        self._inner = inner
-        self._faults = faults
-
-    def sibling(self) -> FaultyBackend:
-        return FaultyBackend(self._inner.sibling(), self._faults)
-
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        method = getattr(self._inner, name)
-
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            self._faults.calls.append(name)
-            if name != "close" and self._faults.away & {name, "*"}:
-                raise self._faults.error("away")
-            reply = await method(*args, **kwargs)
-            if name in self._faults.lost and reply != []:
-                self._faults.lost.discard(name)
-                raise StoreUnavailable("the reply was lost")
-            return reply
-
-        return call
 
 
 class Bench:
