@@ -125,14 +125,17 @@ def test_no_number_runs_so_far_ahead_that_the_store_forgets_an_unfinished_one() 
     window = CallWindow()
     oldest = window.begin()
     issued = [oldest]
-    with pytest.raises(AssertionError):
+
+    def go_on() -> None:
         while True:
             number = window.begin()
             issued.append(number)
             window.end(number)
+
+    with pytest.raises(AssertionError):
+        go_on()
     assert issued == list(range(oldest, oldest + len(issued)))
     assert len(issued) < CALLS_REMEMBERED
-    assert not window.has_room
     window.end(oldest)
     assert window.has_room
     assert window.begin() == issued[-1] + 1
