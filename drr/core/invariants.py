@@ -13,7 +13,7 @@ from math import isfinite
 
 from drr.core.limits import resolve
 from drr.core.node import BORROW, FLOOR, MIDDLE, PARKED, Node
-from drr.core.ring import NEWCOMER, SHIFT, Ring, Seat
+from drr.core.ring import NEWCOMER, Ring, Seat
 from drr.core.scheduler import Scheduler
 from drr.core.tree import Tree
 from drr.model import TenantPath
@@ -68,7 +68,7 @@ def _check_node(tree: Tree, node: Node) -> None:
         _same(path, "lane", node.lane, tree.lane_for(node))
         _same(path, "parent's entry", node.parent.children.get(node.name), node)
         if node.lane == PARKED:
-            _same(path, "key of a parked node", node.key, 0)
+            _same(path, "stamp of a parked node", node.stamp, 0)
         clean = tree.tracking and node.lane in (FLOOR, MIDDLE) and (node.head is not None or node.clean_children > 0)
         _same(path, "whether it can start unborrowed", node.clean, clean)
     children = list(node.children.values())
@@ -90,21 +90,28 @@ def _check_ring(tree: Tree, level: Node, ring: Ring | None, seats: list[Seat]) -
     if ring is None:
         _same(level.path, "members of a ring that is not there", len(seats), 0)
         return
-    clean = [entry[1] for entry in ring.heap if entry[1].key == entry[0]]
-    dirty = [entry[1] for entry in ring.dirty if entry[1].key == entry[0]]
-    _same(level.path, "stale entries", ring.stale, len(ring.heap) + len(ring.dirty) - len(clean) - len(dirty))
+    entries = ring.clean.entries(), ring.dirty.entries()
+    clean, dirty = ([seat for _, (stamp, seat) in found if seat.stamp == stamp] for found in entries)
+    stale = sum(len(found) for found in entries) - len(clean) - len(dirty)
+    _same(level.path, "stale entries", ring.stale, stale)
+    for calendar, found in zip((ring.clean, ring.dirty), entries, strict=True):
+        _same(level.path, "rounds of a calendar", sorted(calendar.rounds), sorted({turn for turn, _ in found}))
+        _same(level.path, "front of a calendar", list(calendar.front), [e for t, e in found if t == found[0][0]])
+        for turn, (stamp, seat) in found:
+            if seat.stamp == stamp:
+                _same(seat.node.path, "due round", seat.due, turn)
     if ring.solo is not None:
         _same(level.path, "seats beside a solo one", clean + dirty, [])
         (clean if ring.clean_members else dirty).append(ring.solo)
     _same(level.path, "ring members", ring.members, len(seats))
     _same(level.path, "clean ring members", ring.clean_members, len(clean))
     _same(level.path, "seats", sorted(map(id, clean + dirty)), sorted(map(id, seats)))
-    for heap, is_clean in ((clean, True), (dirty, False)):
-        for seat in heap:
-            _same(seat.node.path, "heap", not tree.tracking or seat.node.clean, is_clean)
+    for found_seats, is_clean in ((clean, True), (dirty, False)):
+        for seat in found_seats:
+            _same(seat.node.path, "calendar", not tree.tracking or seat.node.clean, is_clean)
     for seat in seats:
         assert seat.granted <= ring.round, f"{seat.node.path}: was granted round {seat.granted} before it began"
-        assert seat.key >> SHIFT >= NEWCOMER, f"{seat.node.path}: stands in round {seat.key >> SHIFT}"
+        assert seat.due >= NEWCOMER, f"{seat.node.path}: stands in round {seat.due}"
 
 
 def _same(path: TenantPath, what: str, found: object, expected: object) -> None:

@@ -10,10 +10,11 @@ Theory of operation
 
         due round = granted + ceil((cost - credit) / quantum)
 
-    and a heap of seats by (due round, order of arrival in that round). The next seat to be visited is on
-    top; the ring's round jumps to the seat's due round; all rounds that the seat sat through are granted
-    at once. That is the same schedule as the walk's, because a visit at which the head is not affordable
-    changes nothing but the credit. Cost: O(log n) a visit, none for a round in which nobody can start.
+    and a calendar of seats by due round, in order of arrival within one. The first seat of the first round
+    is the next to be visited; the ring's round jumps to the seat's due round; all rounds that the seat sat
+    through are granted at once. That is the same schedule as the walk's, because a visit at which the head is
+    not affordable changes nothing but the credit. Cost: O(1) a visit where due rounds are shared, O(log r) in
+    the number r of different ones, at most that of the seats; none for a round in which nobody can start.
 
     Grants of waiting seats are lazy: a seat's credit contains the quanta up to round ``granted``; those up
     to ``ring.round`` are its due. Whoever reads ``seat.credit`` of a waiting seat must bear that in mind.
@@ -22,40 +23,38 @@ Theory of operation
     of ``fq_codel``, Hoeiland-Joergensen et al., RFC 8290, section 4.2). With its first job a newcomer loses
     that place: it then stands before those that wait, but behind the newcomers that are still to come.
 
-    A visit is in progress while a seat on top was granted the current round and its credit still covers
+    A visit is in progress while the first seat was granted the current round and its credit still covers
     its head; it ends when it does not, and the seat then moves to the round in which it will.
     A newcomer may interpose between two jobs of a visit; the visit resumes after it.
 
 Stale entries
-    A seat that leaves or moves stays in the heap as a stale entry (``seat.key`` differs); they are dropped
-    when they surface, and swept when they outnumber the members. So memory is O(members), amortised.
+    A seat that leaves or moves stays in the calendar as a stale entry (``seat.stamp`` differs); they are
+    dropped when they surface, and swept when they outnumber the members. So memory is O(members), amortised.
 
 A ring of one
     Most projects are alone in their organisation. A seat that joins an empty ring is kept in ``solo``, beside the
-    heaps, until another joins: its rounds pass as they would, without a heap being touched.
+    calendars, until another joins: its rounds pass as they would, with no calendar at all.
 
-Two heaps, one clock
+Two calendars, one clock
     With a reserve some decisions may only use seats whose subtree can start without borrowing. Those are
-    in ``heap``, the others in ``dirty``. A decision that may borrow compares the two tops. Without a
-    reserve ``dirty`` is empty.
+    in ``clean``, the others in ``dirty``. A decision that may borrow compares the first seats of both.
+    Without a reserve ``dirty`` is empty.
 """
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from collections import deque
+from heapq import heappop, heappush
 from math import ceil
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from drr.core.node import Node
 
-SHIFT: Final = 64
-"""Bits of a key below the round: room for the order of arrival."""
 NEWCOMER: Final = -2
-"""The round in which newcomers stand."""
+"""The round in which newcomers stand; -1 is in front of round 0."""
 EPSILON: Final = 1e-9
 """Worker-seconds by which a credit may miss a cost and still cover it: floating point, not policy."""
-_ARRIVAL: Final = (1 << SHIFT) - 1
 _SWEEP_AT: Final = 32
 
 
@@ -63,11 +62,12 @@ class Seat:
     """A place in a ring and the account that goes with it.
 
     ``credit`` in worker-seconds; it contains the quanta up to round ``granted``. ``quantum`` is the
-    level's quantum times the node's weight. ``key`` is 0 while the seat is in no ring. ``fresh``: the next
-    job may overdraw (a newcomer's first). ``void``: how many amnesties of its ring it has seen.
+    level's quantum times the node's weight. ``due``: the round in which it is visited next; ``stamp``: names its
+    entry there, rising with every move, 0 while the seat is in no ring. ``fresh``: the next job may overdraw
+    (a newcomer's first). ``void``: how many amnesties of its ring it has seen.
     """
 
-    __slots__ = ("credit", "fresh", "granted", "key", "node", "quantum", "void")
+    __slots__ = ("credit", "due", "fresh", "granted", "node", "quantum", "stamp", "void")
 
     node: Node
 
@@ -75,25 +75,81 @@ class Seat:
         self.credit = 0.0
         self.granted = 0
         self.quantum = quantum
-        self.key = 0
+        self.due = 0
+        self.stamp = 0
         self.fresh = False
         self.void = 0
 
 
 Entry: TypeAlias = tuple[int, Seat]
+_NO_ENTRIES: Final[deque[Entry]] = deque()
+
+
+class Calendar:
+    """Entries by round, first in first out within one. ``front`` holds those of the first round."""
+
+    __slots__ = ("front", "rounds", "slips")
+
+    def __init__(self) -> None:
+        self.slips: dict[int, deque[Entry]] = {}
+        self.rounds: list[int] = []
+        self.front = _NO_ENTRIES
+
+    def append(self, turn: int, entry: Entry) -> None:
+        """Put ``entry`` at the tail of round ``turn``."""
+        slip = self.slips.get(turn)
+        if slip is None:
+            slip = self.slips[turn] = deque()
+            heappush(self.rounds, turn)
+            if self.rounds[0] == turn:
+                self.front = slip
+        slip.append(entry)
+
+    def drop_first(self) -> None:
+        """Drop the first entry of all."""
+        self.front.popleft()
+        if not self.front:
+            del self.slips[heappop(self.rounds)]
+            self.front = self.slips[self.rounds[0]] if self.rounds else _NO_ENTRIES
+
+    def drop_stale(self) -> int:
+        """Drop stale entries from the front; return how many."""
+        dropped = 0
+        while self.front and self.front[0][1].stamp != self.front[0][0]:
+            self.drop_first()
+            dropped += 1
+        return dropped
+
+    def entries(self) -> list[tuple[int, Entry]]:
+        """Return all entries with their rounds, in order, stale ones included."""
+        return [(turn, entry) for turn in sorted(self.slips) for entry in self.slips[turn]]
+
+    def sweep(self) -> None:
+        """Drop all stale entries."""
+        entries = self.entries()
+        self.slips.clear()
+        self.rounds.clear()
+        self.front = _NO_ENTRIES
+        for turn, entry in entries:
+            if entry[1].stamp == entry[0]:
+                self.append(turn, entry)
+
+
+_NO_CALENDAR: Final = Calendar()
+"""Stands for a calendar that was not needed yet; it is never written to."""
 
 
 class Ring:
     """The seats of one lane of one level. ``round`` never goes back."""
 
-    __slots__ = ("clean_members", "dirty", "heap", "members", "round", "solo", "stale", "turned", "voids")
+    __slots__ = ("clean", "clean_members", "dirty", "members", "round", "solo", "stale", "turned", "voids")
 
     def __init__(self) -> None:
         self.round = 0
         self.voids = 0
         """Amnesties so far: a seat that has seen fewer has its debt forgiven when next looked at."""
-        self.heap: list[Entry] = []
-        self.dirty: list[Entry] = []
+        self.clean = _NO_CALENDAR
+        self.dirty = _NO_CALENDAR
         self.solo: Seat | None = None
         self.turned = False
         """Whether the solo seat has been visited again since it came, and so lost a newcomer's place."""
@@ -115,7 +171,8 @@ class Ring:
 
     def add(self, seat: Seat, turn: int, stamp: int, *, clean: bool) -> None:
         """Seat ``seat`` at the tail of round ``turn`` (or among the newcomers)."""
-        seat.key = key = (turn << SHIFT) + stamp
+        seat.due = turn
+        seat.stamp = stamp
         self.members += 1
         if clean:
             self.clean_members += 1
@@ -125,14 +182,23 @@ class Ring:
             return
         if self.solo is not None:
             self._unfold(self.solo, clean=self.clean_members - clean > 0)
-        heappush(self.heap if clean else self.dirty, (key, seat))
+        self._calendar(clean=clean).append(turn, (stamp, seat))
 
     def _unfold(self, seat: Seat, *, clean: bool) -> None:
-        """Give the solo seat its place in a heap, in front: its visit is in progress."""
+        """Give the solo seat its place in a calendar, in front: its visit is in progress."""
         self.solo = None
         if self.turned:
-            seat.key = (self.round << SHIFT) + (seat.key & _ARRIVAL)
-        heappush(self.heap if clean else self.dirty, (seat.key, seat))
+            seat.due = self.round
+        self._calendar(clean=clean).append(seat.due, (seat.stamp, seat))
+
+    def _calendar(self, *, clean: bool) -> Calendar:
+        if clean:
+            if self.clean is _NO_CALENDAR:
+                self.clean = Calendar()
+            return self.clean
+        if self.dirty is _NO_CALENDAR:
+            self.dirty = Calendar()
+        return self.dirty
 
     def remove(self, seat: Seat, *, clean: bool) -> None:
         """Take ``seat`` out; its account stays."""
@@ -141,27 +207,25 @@ class Ring:
             self.clean_members -= 1
         if self.solo is seat:
             self.solo = None
-            seat.key = 0
+            seat.stamp = 0
             return
-        heap = self.heap if clean else self.dirty
-        if heap[0][1] is seat and heap[0][0] == seat.key:
-            heappop(heap)
-            seat.key = 0
-            return
-        seat.key = 0
-        self._note_stale()
+        calendar = self.clean if clean else self.dirty
+        if calendar.front and calendar.front[0][0] == seat.stamp:
+            calendar.drop_first()
+        else:
+            self._note_stale()
+        seat.stamp = 0
 
     def move(self, seat: Seat, stamp: int, *, clean: bool) -> None:
-        """Change between the heaps, to the tail of the same round (an entry's key is never used twice)."""
-        turn = seat.key >> SHIFT
+        """Change between the calendars, to the tail of the same round."""
         self.remove(seat, clean=not clean)
-        self.add(seat, turn, stamp, clean=clean)
+        self.add(seat, seat.due, stamp, clean=clean)
 
     def settle_in(self, seat: Seat, stamp: int, *, clean: bool) -> None:
         """A newcomer has had its first job: its visit goes on in front of those that wait."""
         if self.solo is seat:
             self.turned = True
-        elif seat.key >> SHIFT == NEWCOMER:
+        elif seat.due == NEWCOMER:
             self.remove(seat, clean=clean)
             # A place in a past round is in front of the present one, and behind other visits in progress.
             self.add(seat, seat.granted - 1, stamp, clean=clean)
@@ -172,10 +236,11 @@ class Ring:
         The opposite needs no step: a seat that cannot afford its head is put back when it is visited.
         """
         turn = max(seat.granted + self.rounds_for(seat, cost), self.round)
-        if turn >= seat.key >> SHIFT or self.solo is seat:
+        if turn >= seat.due or self.solo is seat:
             return False
-        seat.key = (turn << SHIFT) + stamp
-        heappush(self.heap if clean else self.dirty, (seat.key, seat))
+        seat.due = turn
+        seat.stamp = stamp
+        self._calendar(clean=clean).append(turn, (stamp, seat))
         self._note_stale()
         return True
 
@@ -185,22 +250,20 @@ class Ring:
         missing = cost - seat.credit - EPSILON
         return ceil(missing / seat.quantum) if missing > seat.quantum else 1
 
-    def top(self, *, clean_only: bool) -> list[Entry]:
-        """Return the heap whose top is the next seat. Only for rings with dirty seats."""
-        for heap in (self.heap, self.dirty):
-            while heap and heap[0][1].key != heap[0][0]:
-                heappop(heap)
-                self.stale -= 1
-        if clean_only or not self.dirty:
-            return self.heap
-        if not self.heap or self.dirty[0][0] < self.heap[0][0]:
-            return self.dirty
-        return self.heap
+    def first(self, *, clean_only: bool) -> Calendar:
+        """Return the calendar whose first entry is the next seat's. Only for rings with dirty seats."""
+        clean, dirty = self.clean, self.dirty
+        self.stale -= clean.drop_stale() + dirty.drop_stale()
+        if clean_only or not dirty.front:
+            return clean
+        if not clean.front:
+            return dirty
+        one, other = clean.front[0], dirty.front[0]
+        return dirty if (other[1].due, other[0]) < (one[1].due, one[0]) else clean
 
     def _note_stale(self) -> None:
         self.stale += 1
         if self.stale > self.members + _SWEEP_AT:
-            for heap in (self.heap, self.dirty):
-                heap[:] = [entry for entry in heap if entry[1].key == entry[0]]
-                heapify(heap)
+            self.clean.sweep()
+            self.dirty.sweep()
             self.stale = 0

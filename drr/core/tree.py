@@ -32,14 +32,13 @@ What must stay in step (checked by `drr.core.invariants`)
 
 from __future__ import annotations
 
-from heapq import heappop, heapreplace
 from itertools import count
 from math import ceil
 
 from drr.core.limits import resolve
 from drr.core.node import BORROW, FLOOR, MIDDLE, PARKED, Node
 from drr.core.registry import Registry
-from drr.core.ring import EPSILON, NEWCOMER, SHIFT, Ring, Seat
+from drr.core.ring import EPSILON, NEWCOMER, Ring, Seat
 from drr.model import NodePolicy, PoolPolicy
 
 
@@ -228,20 +227,19 @@ class Tree(Registry):
         solo = ring.solo
         if solo is not None:
             return self._advance_solo(node, ring, solo, clean_only)
-        heap = ring.heap
+        calendar = ring.clean
         while True:
-            if ring.dirty:
-                heap = ring.top(clean_only=clean_only)
-            key, seat = heap[0]
-            if seat.key != key:
-                heappop(heap)
+            if ring.dirty.front:
+                calendar = ring.first(clean_only=clean_only)
+            front = calendar.front
+            stamp, seat = front[0]
+            if seat.stamp != stamp:
+                calendar.drop_first()
                 ring.stale -= 1
                 continue
-            turn = key >> SHIFT
-            if turn > ring.round:
-                ring.round = turn
-            else:
-                turn = ring.round
+            turn = ring.round
+            if seat.due > turn:
+                ring.round = turn = seat.due
             if seat.granted < turn:
                 ring.grant(seat, turn)
             child = seat.node
@@ -257,9 +255,10 @@ class Tree(Registry):
                 node.chosen = child
                 return cost
             self.visits += 1
-            turn = seat.granted + (ceil(missing / seat.quantum) if missing > seat.quantum else 1)
-            seat.key = key = (turn << SHIFT) + next(self.stamps)
-            heapreplace(heap, (key, seat))
+            calendar.drop_first()
+            seat.due = turn = seat.granted + (ceil(missing / seat.quantum) if missing > seat.quantum else 1)
+            seat.stamp = stamp = next(self.stamps)
+            calendar.append(turn, (stamp, seat))
 
     def _advance_solo(self, node: Node, ring: Ring, seat: Seat, clean_only: bool) -> float:
         """The same in a ring of one: its visits follow each other at once."""
@@ -289,7 +288,7 @@ class Tree(Registry):
         while (parent := node.parent) is not None:
             if node.lane != PARKED:
                 ring, seat = self.ring_of(node, parent)
-                if seat.key >> SHIFT > ring.round + 1:
+                if seat.due > ring.round + 1:
                     head = node.head
                     cost = head.estimate if head is not None else self.pick(node, clean_only=False)
                     ring.hasten(seat, cost, next(self.stamps), clean=node.clean or not self.tracking)
