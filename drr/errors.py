@@ -167,6 +167,17 @@ class JobFailed(JobError):
         super().__init__(f"job {job_id} failed at attempt {attempt}: {error}")
 
 
+class UnknownTask(JobError):
+    """Raised inside a worker for an attempt whose task it has no handler for; the job fails with this text."""
+
+    def __init__(self, worker: str, task: str, known: list[str]) -> None:
+        self.worker = worker
+        self.task = task
+        self.known = known
+        shown = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
+        super().__init__(f"worker {worker} has no task {task!r}; it knows: {shown or 'none'}")
+
+
 class ResultNotKept(JobError):
     """Raised when the end of a job is asked for that was submitted with ``result_ttl=0``: nothing of it is kept."""
 

@@ -29,7 +29,7 @@ import anyio.to_thread
 
 from drr.backend import EventKind
 from drr.clock import Clock
-from drr.errors import DrrError
+from drr.errors import DrrError, UnknownTask
 from drr.payload import pack_result, unpack_arguments
 from drr.timing import Signal
 from drr.worker.context import Context
@@ -40,7 +40,6 @@ from drr.worker.tasks import AnyTask, Tasks
 log = logging.getLogger("drr.worker")
 
 ERROR_LENGTH_LIMIT: Final = 1000
-NAMES_SHOWN: Final = 20
 
 
 class Handlers:
@@ -102,7 +101,7 @@ class Handlers:
     async def _call(self, holding: Holding) -> object:
         task = holding.task
         if task is None:
-            raise UnknownTask(self._unknown(holding.attempt.header.task))
+            raise UnknownTask(self._hands.name, holding.attempt.header.task, self._tasks.names())
         args, kwargs = unpack_arguments(holding.attempt.payload, self._options.payload_limit)
         if task.wants_context:
             args.insert(0, self._context(holding))
@@ -150,18 +149,9 @@ class Handlers:
             holding.attempt.number,
             description,
             # What the worker itself found wrong needs no traceback through the worker.
-            exc_info=None if isinstance(error, UnknownTask | DrrError) else error,
+            exc_info=None if isinstance(error, DrrError) else error,
         )
         return description
-
-    def _unknown(self, name: str) -> str:
-        names = self._tasks.names()
-        known = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
-        return f"worker {self._hands.name} has no task {name!r}; it knows: {known or 'none'}"
-
-
-class UnknownTask(Exception):
-    """Raised inside the worker for an attempt whose task nobody registered; its name is part of the event."""
 
 
 class ThreadCall:
