@@ -2,7 +2,7 @@
 
 `check` walks the whole tree, so it costs O(nodes + leases + queued jobs); it changes nothing. What is
 compared: running counts and charges against the leases, queued counts against the backlogs, each node's lane against
-what its caps, floor and work say, ring membership against lanes (heaps included), the counts of active
+what its caps, floor and work say, ring membership against lanes (calendars included), the counts of active
 and clean children, and the heads of the backlogs.
 """
 
