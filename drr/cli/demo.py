@@ -12,7 +12,7 @@ from drr.cli.exits import Exit, complain
 from drr.cli.runtime import run
 from drr.cli.tree import make_console
 from drr.clock import SystemClock
-from drr.demo import Timeline, View, perform
+from drr.demo import Timeline, View, expectations, perform
 
 
 def demo(
@@ -32,7 +32,7 @@ def demo(
     timeline = Timeline(seconds)
     view = View(make_console(stderr=as_json))
     figures = run(lambda: perform(timeline, view, SystemClock()))
-    disappointments = figures.disappointments()
+    disappointments = figures.disappointments(expectations(timeline.share_error))
     for line in disappointments:
         complain(line)
     if as_json:

@@ -5,9 +5,9 @@ wants what and when), `journal` (what handlers write down) and `figures` (what f
 and `stage` set up and tear down; `play` makes things happen, `view` shows them; `tasks` is what the workers run.
 """
 
-from drr.demo.figures import Figures
+from drr.demo.figures import Figures, expectations
 from drr.demo.play import perform
 from drr.demo.plot import Timeline
 from drr.demo.view import View
 
-__all__ = ["Figures", "Timeline", "View", "perform"]
+__all__ = ["Figures", "Timeline", "View", "expectations", "perform"]

@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final
 
 from drr.demo.journal import Run
 
@@ -41,28 +40,42 @@ class Figures:
     dispatched: int
     seconds: float
 
-    def disappointments(self) -> list[str]:
+    def disappointments(self, expected: Mapping[str, Expectation]) -> list[str]:
         """Return what is not as it is expected to be, a line each."""
+        figures = {name: getattr(self, name) for name in expected}
         return [
-            f"{name} is {getattr(self, name)}, expected {word} {value}"
-            for name, (word, value) in EXPECTED.items()
-            if not _as_expected(getattr(self, name), word, value)
+            f"{name} is {figure}, expected {expected[name]}"
+            for name, figure in figures.items()
+            if not expected[name].met_by(figure)
         ]
 
 
-EXPECTED: Final[dict[str, tuple[str, float]]] = {
-    "newcomer_wait_ms": ("below", 50),
-    "max_running_acme": ("exactly", 3),
-    "share_error": ("below", 0.05),
-    "takeover_ms": ("below", 5000),
-    "lost": ("exactly", 0),
-    "duplicated_completions": ("exactly", 0),
-    "leases_left": ("exactly", 0),
-}
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a figure should be: ``value`` exactly, or ``below`` it."""
+
+    value: float
+    below: bool = False
+
+    def met_by(self, figure: float) -> bool:
+        """Whether the figure is as expected."""
+        return figure < self.value if self.below else figure == self.value
+
+    def __str__(self) -> str:
+        return f"{'below' if self.below else 'exactly'} {self.value:g}"
 
 
-def _as_expected(figure: float, word: str, value: float) -> bool:
-    return figure == value if word == "exactly" else figure < value
+def expectations(share_error: float) -> dict[str, Expectation]:
+    """Return what is expected of a run; ``share_error`` depends on its length."""
+    return {
+        "newcomer_wait_ms": Expectation(50, below=True),
+        "max_running_acme": Expectation(3),
+        "share_error": Expectation(share_error, below=True),
+        "takeover_ms": Expectation(5000, below=True),
+        "lost": Expectation(0),
+        "duplicated_completions": Expectation(0),
+        "leases_left": Expectation(0),
+    }
 
 
 @dataclass(frozen=True, slots=True)

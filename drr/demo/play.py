@@ -15,6 +15,7 @@ from drr.demo import plot
 from drr.demo.figures import (
     Count,
     Figures,
+    expectations,
     extra_ends,
     fifo_wait,
     first_start_after,
@@ -230,7 +231,7 @@ async def perform(timeline: plot.Timeline, view: View, clock: Clock) -> Figures:
                 figures = await play.perform()
     except BaseExceptionGroup as group:
         raise _first(group) from group
-    view.conclude(figures, play.shares)
+    view.conclude(figures, play.shares, expectations(timeline.share_error))
     return figures
 
 

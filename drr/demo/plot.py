@@ -37,6 +37,10 @@ LANES: Final = {organisation: Lane(POOL, (organisation, project)) for organisati
 
 NEWCOMER_AT: Final = 2.0
 WEIGHTED_AT: Final = 3.0
+SHARE_ERROR: Final = 0.05
+"""How far a share may be from its weight, if the run is long enough."""
+SHARE_LAG: Final = 2.5
+"""Worker-seconds that an organisation may be ahead or behind at any moment: about a longest job on each side."""
 SECONDS_MIN: Final = 8.0
 SECONDS_MAX: Final = 3600.0
 
@@ -57,6 +61,13 @@ class Timeline:
     def kill_at(self) -> float:
         """When the leading dispatcher is killed."""
         return self.seconds / 2
+
+    @property
+    def share_error(self) -> float:
+        """How far a share may be from its weight: in a short run, what jobs of that length leave undecided."""
+        of_all = sum(WEIGHTS.values()) / (sum(WEIGHTS.values()) + 1)  # the crowd goes on, with weight 1
+        held = WORKERS * of_all * (self.seconds - WEIGHTED_AT - 2 * LEADER_LEASE)
+        return max(SHARE_ERROR, round(SHARE_LAG / held, 3))
 
 
 def dispatcher_options() -> list[str]:

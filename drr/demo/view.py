@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from drr.demo import plot
-from drr.demo.figures import EXPECTED, Figures, held_by, shares_of
+from drr.demo.figures import Expectation, Figures, held_by, shares_of
 from drr.demo.journal import Run
 
 BAR: Final = 24
@@ -53,10 +53,10 @@ class View:
             self._plain_due = at + PLAIN_EVERY
             self._console.print(f"{at:5.1f} s  {self._line(runs, queued, since)}")
 
-    def conclude(self, figures: Figures, shares: dict[str, float]) -> None:
+    def conclude(self, figures: Figures, shares: dict[str, float], expected: dict[str, Expectation]) -> None:
         """Print the table of what was measured."""
         self._console.print()
-        self._console.print(figures_table(figures, shares))
+        self._console.print(figures_table(figures, shares, expected))
 
     def _bars(self, at: float, runs: Sequence[Run], queued: dict[str, int], since: float | None) -> Table:
         table = Table(title=f"{plot.WORKERS} workers of one slot, {at:.0f} s", title_justify="left", box=None)
@@ -130,19 +130,18 @@ _MEANING: Final = {
 }
 
 
-def figures_table(figures: Figures, shares: dict[str, float]) -> Table:
+def figures_table(figures: Figures, shares: dict[str, float], expected: dict[str, Expectation]) -> Table:
     """Return the table that the demo ends with; ``shares`` of the weighted organisations as measured."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("measured")
     table.add_column("figure", justify="right")
     table.add_column("expected")
-    wrong = {line.partition(" ")[0] for line in figures.disappointments()}
     for name, meaning in _MEANING.items():
-        word, value = EXPECTED.get(name, ("", 0.0))
+        figure, wanted = getattr(figures, name), expected.get(name)
         table.add_row(
             meaning,
-            Text(_shown(name, getattr(figures, name)), "red" if name in wrong else ""),
-            f"{word} {_shown(name, value)}" if word else "",
+            Text(_shown(name, figure), "" if wanted is None or wanted.met_by(figure) else "red"),
+            "" if wanted is None else f"{'below' if wanted.below else 'exactly'} {_shown(name, wanted.value)}",
         )
         if name == "share_error":
             for organisation, share in shares.items():
