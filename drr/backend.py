@@ -137,7 +137,11 @@ class WorkerRecord:
 
 @dataclass(frozen=True, slots=True)
 class LeaderRecord:
-    """Who leads. ``token`` is ``epoch:uuid``, or empty after a resignation; ``renewals`` rises while it lives."""
+    """Who leads. ``token`` is ``epoch:uuid``, or empty after a resignation.
+
+    ``renewals`` and ``passes`` start at 0 with each election and rise while the leader lives and commits; a
+    resignation leaves them as they are.
+    """
 
     token: str = ""
     renewals: int = 0
@@ -493,7 +497,7 @@ class DispatcherPort(Protocol):
         """Wait for news after ``position``: at most ``limit`` (1 to `ITEM_LIMIT`) events and as many announcements.
 
         A store keeps a report as one or a few messages (a big one in several) and tears none of them apart: if
-        the first alone holds more than ``limit`` events, it comes whole.
+        the first alone holds more than ``limit`` events, it comes whole. A change of workers counts as one event.
         Needs a connection of its own; never cancelled.
         """
         ...

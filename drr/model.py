@@ -255,7 +255,9 @@ def parse_job_id(job_id: str) -> tuple[Lane, int, str]:
     try:
         check_name("nonce", nonce)
         pool, *path = (check_name("job id part", name) for name in names)
-        if not (priority.isdecimal() and number.isdecimal() and int(priority) in PRIORITIES):
+        # isdecimal() alone would take the digits of any script.
+        digits = priority.isdecimal() and number.isdecimal() and (priority + number).isascii()
+        if not (digits and int(priority) in PRIORITIES and int(number) <= 2**53):
             raise InvalidValue("job id", job_id, rule)
     except InvalidName:
         raise InvalidValue("job id", job_id, rule) from None

@@ -64,6 +64,17 @@ async def test_bytes_between_jobs_do_no_harm_to_them(backend: Backend, leader: L
     assert [attempt.payload for attempt in attempts if not isinstance(attempt, Malformed)] == [b"one", b"two"]
 
 
+@pytest.mark.parametrize("raw", RAW, ids=range(len(RAW)))
+async def test_bytes_behind_jobs_do_not_hide_them(
+    backend: Backend, leader: Leader, harness: Harness, raw: bytes
+) -> None:
+    ids = await submit(backend, job(), job())
+    await harness.plant_entry(LANE, raw)
+    assert await backend.look_up(ids) == [JobStatus(job_id, JobState.QUEUED) for job_id in ids]
+    await leader.dispatch(header_of((await window(backend)).entries[0]))
+    assert await backend.look_up(ids[1:]) == [JobStatus(ids[1], JobState.QUEUED)]
+
+
 async def test_several_bad_entries_are_buried_in_one_pass(backend: Backend, leader: Leader, harness: Harness) -> None:
     for raw in (b"one", b"two"):
         await harness.plant_entry(LANE, raw)

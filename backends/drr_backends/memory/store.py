@@ -227,16 +227,12 @@ class Store:
 
     def _attempts_of_waiting(self, lane: Lane, sequence: int) -> int | None:
         """Return how often a waiting job was tried; ``None`` if it does not wait."""
-        entries = self.lanes.get(lane)
-        if entries is None:
-            return None
-        for entry in entries:
+        for entry in self.lanes.get(lane, ()):
             head = entry.head
             if isinstance(head, Malformed):
                 continue
             if head.attempts == 0:
-                last = entries[-1].head
-                return 0 if head.sequence <= sequence <= getattr(last, "sequence", 0) else None
+                return 0 if head.sequence <= sequence else None
             if head.sequence == sequence:
                 return head.attempts
         return None
@@ -329,7 +325,7 @@ class Store:
         """Compare and swap the leader."""
         if self.leader.token != expected:
             return False
-        self.leader = LeaderRecord(token, self.leader.renewals + 1, 0)
+        self.leader = LeaderRecord(token)
         return True
 
     def renew(self, token: str) -> None:
@@ -340,7 +336,7 @@ class Store:
     def resign(self, token: str) -> None:
         """Give up the leadership, if ``token`` holds it."""
         if token and token == self.leader.token:
-            self.leader = LeaderRecord("", self.leader.renewals, 0)
+            self.leader = replace(self.leader, token="")
             self.resignations += 1
             self.waiters.notify(RESIGNATION)
 
@@ -368,21 +364,29 @@ class Store:
         events: list[Event | MalformedEvent] = []
         changed = False
         read_any = False
-        for number, report in self.events.after(last_event):
+        for number, report in islice(self.events.after(last_event), limit):
             if report is not None and events and len(events) + len(report) > limit:
                 break
             last_event, read_any = number, True
             events.extend(report or ())
             changed = changed or report is None
-        lanes: dict[Lane, Header | Malformed] = {}
+        announced: dict[Lane, Header | Malformed] = {}
         for number, (lane, head) in islice(self.announced.after(last_wake), limit):
             last_wake, read_any = number, True
-            lanes[lane] = head
+            announced[lane] = head
         if not read_any:
             return None
+        lanes = [(lane, real) for lane, head in announced.items() if (real := self._real_head(lane, head))]
         # The start stays the start: a position without a number has read nothing yet.
         read_upto = Position(str(last_event or ""), str(last_wake or ""))
-        return Facts(read_upto, tuple(events), tuple(lanes.items()), changed)
+        return Facts(read_upto, tuple(events), tuple(lanes), changed)
+
+    def _real_head(self, lane: Lane, announced: Header | Malformed) -> Header | Malformed | None:
+        """Return the head that an announcement brings. One that is no job proves nothing: look at the lane."""
+        if isinstance(announced, Header):
+            return announced
+        entries = self.lanes.get(lane)
+        return entries[0].head if entries else None
 
     def window(self, peek: Peek) -> Window:
         """Return the headers that ``peek`` asks for and the lane's length."""

@@ -5,13 +5,14 @@
 -- Returns for each job a pair: 'outcome' and the record, 'running' and the lease record, 'queued' and the
 --         number of attempts so far (0 for a fresh one), or 'unknown' and ''.
 
--- A lane's returned entries (sequence to attempts), and its first fresh and last sequence.
+-- A lane's returned entries (sequence to attempts), and its first fresh sequence. There is no bound above: the
+-- last entry may be anybody's bytes, and must not hide the jobs before it.
 local function survey(lane)
     local head = {returned = {}}
     local length, at, step = redis.call('LLEN', lane), 0, 1
     while at < length and at < ITEMS and not head.fresh do
         for _, entry in ipairs(redis.call('LRANGE', lane, at, at + step - 1)) do
-            if #entry >= PREFIX then
+            if head_length(entry) then
                 local sequence, attempts = struct.unpack('>I8I2', entry)
                 if attempts == 0 then
                     head.fresh = sequence
@@ -22,8 +23,6 @@ local function survey(lane)
         end
         at, step = at + step, 32
     end
-    local tail = length > 0 and redis.call('LINDEX', lane, -1)
-    head.last = tail and #tail >= PREFIX and struct.unpack('>I8', tail) or 0
     return head
 end
 
@@ -47,7 +46,7 @@ local function look_up(keys, args)
             local head, sequence = surveys[lane], struct.unpack('>I8', packed)
             if head.returned[sequence] then
                 answers[i] = {'queued', tostring(head.returned[sequence])}
-            elseif head.fresh and head.fresh <= sequence and sequence <= head.last then
+            elseif head.fresh and head.fresh <= sequence then
                 answers[i] = {'queued', '0'}
             else
                 answers[i] = {'unknown', ''}
