@@ -168,7 +168,7 @@ class JobFailed(JobError):
 
 
 class UnknownTask(JobError):
-    """Raised inside a worker for an attempt whose task it has no handler for; the job fails with this text."""
+    """Raised when an attempt names a task that its worker has no handler for; the job fails with this text."""
 
     def __init__(self, worker: str, task: str, known: list[str]) -> None:
         self.worker = worker
