@@ -163,6 +163,19 @@ class Node(_Hot):
         if state.floor_turn or state.floor_voids:
             self.floors = Ring()
             self.floors.round, self.floors.voids = state.floor_turn, state.floor_voids
+        if self.parent is not None:
+            self._bring_forward(self.parent)
+
+    def _bring_forward(self, level: Node) -> None:
+        """Let the clocks of ``level`` show at least the rounds that this node was granted.
+
+        Rounds may pass without a start (somebody joined), and then only the one who joined by them is stored.
+        """
+        level.middle.round = max(level.middle.round, self.granted)
+        if self.floor_seat is not None:
+            if level.floors is None:
+                level.floors = Ring()
+            level.floors.round = max(level.floors.round, self.floor_seat.granted)
 
     def make_floor_seat(self) -> Seat:
         """Return the account in the floor lane, which most nodes never need."""
