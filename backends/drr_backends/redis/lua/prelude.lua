@@ -46,16 +46,20 @@ local function get_fields(key, fields)
     return found
 end
 
--- The part of a lane entry that a reader of headers gets to see: prefix and header, or the beginning of what
--- is no frame. A burial names its entry by exactly this.
-local function visible(entry)
+-- The length of an entry's head, or nothing if it is no frame.
+local function head_length(entry)
     if #entry >= PREFIX then
         local header = struct.unpack('>I4', entry, 13)
         if header <= HEADER_MAX and PREFIX + header <= #entry then
-            return string.sub(entry, 1, PREFIX + header)
+            return PREFIX + header
         end
     end
-    return string.sub(entry, 1, HEADER_MAX)
+end
+
+-- The part of a lane entry that a reader of headers gets to see: its head, or the beginning of what is no frame.
+-- A burial names its entry by exactly this.
+local function visible(entry)
+    return string.sub(entry, 1, head_length(entry) or HEADER_MAX)
 end
 
 -- Of a lease record: the id of its pool entry, the head of its job, and the length of what these two fill.
