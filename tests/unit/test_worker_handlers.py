@@ -18,7 +18,7 @@ from drr.clock import SystemClock
 from drr.model import Header, Lane
 from drr.payload import pack_arguments, pack_result, unpack_result
 from drr.worker import Context, Tasks
-from drr.worker.handlers import ERROR_LENGTH_LIMIT, Deadlines, Handlers, describe
+from drr.worker.handlers import ERROR_LENGTH_LIMIT, Handlers, describe
 from drr.worker.options import Options, check_options
 from drr.worker.state import Hands, Holding
 from tests.helpers.manual_clock import ManualClock
@@ -381,27 +381,3 @@ async def test_each_attempt_has_context_variables_of_its_own(runner: Runner) -> 
         group.start_soon(runner.handlers.run, runner.take())
         group.start_soon(runner.handlers.run, runner.take())
     assert [event.value for event in runner.hands.batch()] == [pack_result(1)] * 2
-
-
-async def test_deadlines_expire_in_order_and_forget_what_ended(frozen: Runner) -> None:
-    frozen.tasks.task("task")(print)
-    deadlines = Deadlines(frozen.clock)
-    late, early, over = (Holding(frozen.take().attempt, "default", 0.0) for _ in range(3))
-    over.ended = True
-    for holding, deadline in ((late, 30.0), (early, 10.0), (over, 5.0)):
-        deadlines.add(holding, deadline)
-    assert deadlines.expire(4.0) == 6.0, "what ended is passed over"
-    assert deadlines.expire(10.0) == 20.0
-    assert (early.expired, late.expired, over.expired) == (True, False, False)
-    assert deadlines.expire(31.0) is None
-    assert late.expired
-
-
-async def test_deadlines_of_ended_attempts_take_no_memory_for_long(frozen: Runner) -> None:
-    deadlines = Deadlines(frozen.clock)
-    attempt = Attempt("d", "t", 1, Header(LANE, 1, "n", "task", 0.0), b"")
-    for _ in range(20_000):
-        holding = Holding(attempt, "default", 0.0)
-        deadlines.add(holding, 1e9)
-        holding.ended = True
-    assert len(deadlines) <= 2048

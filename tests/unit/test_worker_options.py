@@ -74,3 +74,14 @@ def test_default_names_are_valid_and_differ(monkeypatch: pytest.MonkeyPatch) -> 
     first, second = default_name(rng), default_name(rng)
     assert check_name("worker", first) == first
     assert first != second
+
+
+def test_a_worker_with_other_options_keeps_the_rest_and_shares_the_tasks() -> None:
+    worker = Worker("memory://one", slots=4, lease=60.0, grace=5.0)
+    other = worker.with_options(store="memory://other", name="w2", pools={"renders": 2})
+    worker.task("added-later")(print)
+    assert (other.name, other.slots) == ("w2", {"renders": 2})
+    assert other.tasks is worker.tasks
+    assert worker.slots == {"default": 4}
+    with pytest.raises(InvalidConfiguration, match=r"lease of 60.0 s"):
+        worker.with_options(heartbeat=30.0)
