@@ -49,6 +49,10 @@ class ManualClock:
             await self._wake_next()
         self._now = end
 
+    def jump(self, seconds: float) -> None:
+        """Let time pass without a turn of the event loop, as when something blocks it."""
+        self._now += seconds
+
     async def run_until(self, done: Callable[[], object], limit: float = 600.0) -> float:
         """Let time pass until ``done()``; return how much passed. Fails after ``limit`` seconds of it."""
         began = self._now
