@@ -61,6 +61,9 @@ The kinds that move jobs (settlements, requeues, burials, dispatches) are bounde
 (charges, nodes) is not: one dispatch touches the account of every node on its path.
 """
 
+TOKEN_LIMIT = 256
+"""Most characters of a lease's token. It does not begin with ``#``, which adapters keep for themselves."""
+
 CALLS_REMEMBERED = 64
 """How many of a client's submits are remembered, to recognise one that is repeated."""
 
@@ -359,6 +362,10 @@ def check_commit(commit: Commit, peeks: Sequence[Peek] = ()) -> None:
     for requeue in commit.requeues:
         check_count("attempts of a returned job", requeue.attempts, low=1, high=2**16 - 1)
         check_count("losses of a returned job", requeue.losses, high=2**16 - 1)
+    for dispatch in commit.dispatches:
+        token = dispatch.lease.token
+        if not 0 < len(token) <= TOKEN_LIMIT or token[0] == "#":
+            raise InvalidValue("token of a lease", token, f"it has 1 to {TOKEN_LIMIT} characters and no # in front")
     check_peeks(peeks)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgpack
 
+from drr.backend import TOKEN_LIMIT
 from drr.errors import InvalidValue, MalformedMessage
 from drr.model import ESTIMATE_MAX, ESTIMATE_MIN, PRIORITIES, Header, JobSpec, Lane, Lease, check_name
 from drr.wire import unpack
@@ -28,7 +29,6 @@ SECONDS_MAX: Final = 1e9
 """Upper end of every duration in a message: about thirty years."""
 WALL_MAX: Final = 1e11
 SEQUENCE_MAX: Final = 2**53
-TOKEN_LIMIT: Final = 256
 
 _PREFIX: Final = struct.Struct(">QHHI")
 _PREFIX_SIZE: Final = _PREFIX.size

@@ -203,8 +203,6 @@ class _Pass:
         lanes, pools = self.lanes, self.pools
         for dispatch in commit.dispatches:
             header, lease = dispatch.header, dispatch.lease
-            if not lease.token or lease.token[0] == "#":
-                raise InvalidValue("token of a lease", lease.token, "it must not be empty or begin with #")
             lane = header.lane
             items += (
                 lanes.number(lane),

@@ -12,7 +12,16 @@ from typing import Any, Final
 
 import msgpack
 
-from drr.backend import ITEM_LIMIT, DeadLetter, Event, EventKind, LeaderRecord, MalformedEvent, WorkerRecord
+from drr.backend import (
+    ITEM_LIMIT,
+    TOKEN_LIMIT,
+    DeadLetter,
+    Event,
+    EventKind,
+    LeaderRecord,
+    MalformedEvent,
+    WorkerRecord,
+)
 from drr.errors import DrrError, InvalidValue, MalformedMessage, PayloadTooLarge, StoreCorrupt
 from drr.model import (
     Amount,
@@ -28,7 +37,7 @@ from drr.model import (
     check_name,
 )
 from drr.wire import ARRAY_LIMIT, MESSAGE_LIMIT, pack, unpack
-from drr_backends.redis.codec import SECONDS_MAX, TOKEN_LIMIT, VERSION, WALL_MAX, decode_head, is_number, split_frame
+from drr_backends.redis.codec import SECONDS_MAX, VERSION, WALL_MAX, decode_head, is_number, split_frame
 from drr_backends.redis.keys import lane_of
 
 BATCH_BYTES: Final = 256 * 1024

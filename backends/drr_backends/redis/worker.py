@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from drr.backend import ITEM_LIMIT, Attempt, Event, Malformed, WorkerRecord, check_count, check_worker
+from drr.backend import ITEM_LIMIT, TOKEN_LIMIT, Attempt, Event, Malformed, WorkerRecord, check_count, check_worker
 from drr.errors import BackendError, MalformedMessage, StoreCorrupt, WorkerNameInUse
 from drr.model import Lane, check_name
-from drr_backends.redis.codec import TOKEN_LIMIT, decode_head, split_frame
+from drr_backends.redis.codec import decode_head, split_frame
 from drr_backends.redis.keys import GROUP, consumer
 from drr_backends.redis.records import UNKNOWN_LANE, decode_worker, encode_events, encode_held, encode_shape
 from drr_backends.redis.store import Store, by_stream, stream_entries
