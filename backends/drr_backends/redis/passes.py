@@ -7,7 +7,8 @@ an array each) because building and reading it is most of what a commit costs on
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any, Final
 
 import msgpack
@@ -77,21 +78,14 @@ class PassEncoder:
         dispatches = job.dispatches(commit)
         charges = [part for token, lease in commit.charges.items() for part in (token, encode_lease(lease))]
         set_nodes, gone_nodes = self._nodes(commit)
-        # The kinds of keys follow each other; only now is it known where each begins.
-        pool_at = _FIXED
-        lane_at = pool_at + len(job.pools.keys)
-        outcome_at = lane_at + len(job.lanes.keys)
-        reply_at = outcome_at + len(job.outcomes.keys)
+        # Only now is it known where the keys of each kind begin.
+        pool_at, lane_at, outcome_at, reply_at = job.starts(_FIXED)
         _shift(settlements, 2, {1: pool_at})
         _shift(job.kept, 3, {0: outcome_at})
         _shift(requeues, 11, {1: pool_at, 2: lane_at, 6: outcome_at, 9: reply_at})
         _shift(burials, 3, {0: lane_at})
         _shift(dispatches, 6, {0: lane_at, 1: pool_at})
-        replies = [
-            part
-            for number, ids in job.ended.items()
-            for part in (number + reply_at, "\n".join(ids))
-        ]  # fmt: skip
+        replies = [part for number, ids in job.ended.items() for part in (number + reply_at, "\n".join(ids))]
         message = (
             _position(commit),
             settlements,
@@ -108,19 +102,10 @@ class PassEncoder:
             [part for worker in commit.forget_workers.items() for part in worker],
             (REPLY_LENGTH, REPLY_KEEP, self._keys.lane_name_from),
         )
-        kinds = (job.pools.keys, job.lanes.keys, job.outcomes.keys, job.replies.keys)
-        keys = [*self._fixed, *kinds[0], *kinds[1], *kinds[2], *kinds[3]]
-        counts = " ".join(str(len(kind)) for kind in kinds)
-        return (
-            "FCALL",
-            function("commit"),
-            len(keys),
-            *keys,
-            commit.token,
-            commit.pass_number,
-            counts,
-            _pack(message),
-        )
+        keys = [*self._fixed, *chain.from_iterable(kind.keys for kind in job.kinds)]
+        counts = " ".join(str(len(kind.keys)) for kind in job.kinds)
+        name, packed = function("commit"), _pack(message)
+        return ("FCALL", name, len(keys), *keys, commit.token, commit.pass_number, counts, packed)
 
     def _nodes(self, commit: Commit) -> tuple[list[Any], list[str]]:
         fields = self._node_fields
@@ -148,8 +133,15 @@ class _Pass:
         self.lanes = _Places(keys.lane)
         self.outcomes = _Places(lambda header: keys.outcome(header.sequence, header.nonce))
         self.replies = _Places(keys.reply)
+        self.kinds = (self.pools, self.lanes, self.outcomes, self.replies)
         self.kept: list[Any] = []
         self.ended: dict[int, list[str]] = {}
+
+    def starts(self, first: int) -> Iterator[int]:
+        """Yield how many keys stand in front of each kind's; they follow each other after ``first`` fixed ones."""
+        for kind in self.kinds:
+            yield first
+            first += len(kind.keys)
 
     def settlements(self, commit: Commit) -> tuple[list[Any], list[Any]]:
         ended: list[Any] = []
