@@ -426,7 +426,7 @@ class WorkerPort(Protocol):
         and then passes its incarnation as ``replacing``. Entries that were delivered to the predecessor
         and not settled are reported as returned, on its behalf, by the dispatcher's own judgement; the new
         incarnation never runs them. The store keeps the renewal counter: ``record.renewals`` is ignored, a new
-        incarnation starts at 0. To join again as the incarnation on record (a lost reply) is a heartbeat.
+        incarnation starts at 0. To join again as the incarnation on record (a lost reply) is a heartbeat and told.
         """
         ...
 

@@ -133,9 +133,11 @@ async def test_replacing_somebody_who_is_not_on_record_is_a_plain_join(backend: 
     assert await backend.worker_record("w1") == worker(incarnation="i2")
 
 
-async def test_joining_again_as_oneself_is_a_heartbeat(backend: Backend) -> None:
+async def test_joining_again_as_oneself_is_a_heartbeat_and_told(backend: Backend, leader: Leader) -> None:
     await backend.join(worker())
+    await leader.receive()
     await backend.join(worker(held=("t1",)))
+    assert (await leader.receive()).workers_changed
     assert await backend.worker_record("w1") == worker(held=("t1",), renewals=1)
 
 

@@ -257,12 +257,12 @@ class Store:
     def join(self, record: WorkerRecord, replacing: str) -> None:
         """Register an incarnation, unless another one holds the name."""
         known = self.workers.get(record.name)
+        renewals = 0
         if known is not None and known.incarnation == record.incarnation:
-            self.heartbeat(record)
-            return
-        if known is not None and known.incarnation != replacing:
+            renewals = known.renewals + 1
+        elif known is not None and known.incarnation != replacing:
             raise WorkerNameInUse(record.name, known.incarnation)
-        self.workers[record.name] = replace(record, slots=dict(record.slots), renewals=0)
+        self.workers[record.name] = replace(record, slots=dict(record.slots), renewals=renewals)
         self.workers_changed()
 
     def heartbeat(self, record: WorkerRecord) -> bool:
