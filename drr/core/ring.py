@@ -210,11 +210,12 @@ class Ring:
             seat.stamp = 0
             return
         calendar = self.clean if clean else self.dirty
-        if calendar.front and calendar.front[0][0] == seat.stamp:
+        is_first = bool(calendar.front) and calendar.front[0][0] == seat.stamp
+        seat.stamp = 0  # before a sweep may look at it
+        if is_first:
             calendar.drop_first()
         else:
             self._note_stale()
-        seat.stamp = 0
 
     def move(self, seat: Seat, stamp: int, *, clean: bool) -> None:
         """Change between the calendars, to the tail of the same round."""
