@@ -12,7 +12,7 @@ NAMES = [control.name for control in CONTROLS]
 
 @pytest.mark.parametrize("control", CONTROLS, ids=NAMES)
 def test_a_broken_rule_is_caught(control: Control) -> None:
-    with pytest.raises(Unfair, match="a against b|gained"):
+    with pytest.raises(Unfair, match=r"a against b|gained"):
         control.run(broken=True)
 
 

@@ -330,3 +330,13 @@ def test_a_takeover_knows_the_rounds_that_passed_without_a_start() -> None:
     new.offer(Job(2, ("acme", "a"), 0.1))
     new.offer(Job(3, ("acme", "b"), 0.001))
     check(new)
+
+
+def test_leaving_from_behind_leaves_no_entry_uncounted() -> None:
+    """Tenants that leave while others stand before them leave stale entries, swept when they are many."""
+    core = Scheduler()
+    for number in range(100):
+        core.offer(Job(number, (f"org{number}",), 1.0))
+    for number in reversed(range(100)):
+        core.withdraw(number)
+        check(core)

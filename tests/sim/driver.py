@@ -130,7 +130,11 @@ class Simulation:
         self.record.set_slots(slots)
 
     def vanish(self, slots: int, lease: float) -> None:
-        """``slots`` slots die silently now, those of the longest running attempts first; noticed after ``lease``."""
+        """``slots`` slots die silently now, those of the longest running attempts first; noticed after ``lease``.
+
+        No more die than still live.
+        """
+        slots = min(slots, self.slots - self.withheld - sum(attempt.dead for attempt in self.running.values()))
         dead = [token for token, attempt in self.running.items() if not attempt.dead][:slots]
         for token in dead:
             self.running[token].dead = True
