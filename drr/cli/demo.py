@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from drr.cli.exits import Exit, complain
-from drr.cli.runtime import run
+from drr.cli.runtime import run, unless_stopped
 from drr.cli.tree import make_console
 from drr.clock import SystemClock
 from drr.demo import Timeline, View, expectations, perform
@@ -31,7 +31,7 @@ def demo(
     """
     timeline = Timeline(seconds)
     view = View(make_console(stderr=as_json))
-    figures = run(lambda: perform(timeline, view, SystemClock()))
+    figures = run(lambda: unless_stopped(lambda: perform(timeline, view, SystemClock())))
     disappointments = figures.disappointments(expectations(timeline.share_error))
     for line in disappointments:
         complain(line)

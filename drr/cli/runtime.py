@@ -53,6 +53,32 @@ def start_log(level: LogLevel) -> None:
     logging.basicConfig(level=level.value.upper(), handlers=[handler], force=True)
 
 
+async def unless_stopped(function: Callable[[], Awaitable[T]]) -> T:
+    """Return what ``function`` returns. SIGTERM or SIGINT cancels it, and then `KeyboardInterrupt` is raised.
+
+    What it raises is raised here as it is, not in a group.
+    """
+    done: list[T] = []
+    error: Exception | None = None
+
+    async def watch() -> None:
+        await until_stopped(logging.getLogger("drr"))
+        group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch)
+        try:
+            done.append(await function())
+        except Exception as raised:
+            error = raised
+        group.cancel_scope.cancel()
+    if error is not None:
+        raise error
+    if not done:
+        raise KeyboardInterrupt
+    return done[0]
+
+
 async def until_stopped(log: logging.Logger) -> None:
     """Return at SIGTERM or SIGINT."""
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

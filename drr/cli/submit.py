@@ -46,7 +46,7 @@ def submit(
     ] = None,
     timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Bound on each attempt.")] = None,
     result_ttl: Annotated[float, typer.Option(metavar="SECONDS", help="How long the outcome is kept.")] = 3600.0,
-    count: Annotated[int, typer.Option(min=1, help="Submit that many alike.")] = 1,
+    count: Annotated[int, typer.Option(help="Submit that many alike.")] = 1,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the jobs to end.")] = False,
     within: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Longest wait; exit code 1 when it is over.")
@@ -74,6 +74,8 @@ def submit(
         timeout=timeout,
         result_ttl=result_ttl,
     )
+    if count < 1:
+        raise InvalidValue("--count", count, "it must be at least 1")
     if within is not None and not 0.0 < within < float("inf"):
         raise InvalidValue("--within", within, "it must be a number of seconds above 0")
     wait = wait or within is not None

@@ -43,7 +43,7 @@ class View:
 
     def announce(self, at: float, text: str) -> None:
         """Print what happened."""
-        self._console.print(Text.assemble((f"{at:5.1f} s  ", "dim"), text))
+        self._console.print(Text.assemble((f"{at:5.1f} s  ", "dim"), text), soft_wrap=True)
 
     def show(self, at: float, runs: Sequence[Run], queued: dict[str, int], since: float | None) -> None:
         """Draw how things stand; ``since``: since when the shares count, on the runs' clock."""
@@ -51,7 +51,7 @@ class View:
             self._live.update(self._bars(at, runs, queued, since), refresh=True)
         elif at >= self._plain_due:
             self._plain_due = at + PLAIN_EVERY
-            self._console.print(f"{at:5.1f} s  {self._line(runs, queued, since)}")
+            self._console.print(f"{at:5.1f} s  {self._line(runs, queued, since)}", soft_wrap=True)
 
     def conclude(self, figures: Figures, shares: dict[str, float], expected: dict[str, Expectation]) -> None:
         """Print the table of what was measured."""
