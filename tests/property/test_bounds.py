@@ -63,9 +63,7 @@ def test_siblings_stay_within_the_bound_at_length(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_siblings_stay_within_the_bound_across_takeovers(seed: int) -> None:
     """A dispatcher that restarts every 7 s from what it stored shares as one that never does."""
-    rng = random.Random(seed)
-    tenants, pool = random_tenants(rng, 2), PoolPolicy(quantum=0.5)
-    sim = saturated(rng, tenants, 2, EXACT, pool)
+    tenants, pool = random_tenants(random.Random(seed), 2), PoolPolicy(quantum=0.5)
     sim = Simulation(restarting := Restarting(pool, tenants.policies), 2, tenants.policies, pool)
     for path in tenants.leaves:
         sim.keep_backlogged(path, mixed_exact(path, seed))
@@ -123,11 +121,11 @@ def test_bursts_break_no_rule(seed: int, depth: int, slots: int) -> None:
         assert drift.ratio <= 1, str(drift)
 
 
-@pytest.mark.parametrize("gap", [0.0, 0.5, 3.0])
+@pytest.mark.parametrize("gap", [0.0, 3.0])
 @pytest.mark.parametrize("wrong", [0.1, 1.0, 10.0])
-@pytest.mark.parametrize("cost", [0.4, 7.0])
+@pytest.mark.parametrize("cost", [0.8, 7.0])
 def test_one_job_at_a_time_buys_nothing(gap: float, wrong: float, cost: float) -> None:
-    """Ten tenants that each submit one job at a time gain nothing on one that always waits."""
+    """Three tenants that each submit one job at a time gain nothing on one that always waits."""
     sim = Simulation(Scheduler(), 2)
     patient: TenantPath = ("patient",)
     sim.keep_backlogged(patient, endless(patient, 1.0))
@@ -136,7 +134,7 @@ def test_one_job_at_a_time_buys_nothing(gap: float, wrong: float, cost: float) -
         works = endless(path, cost, wrong=wrong)
         sim.on_end(path, one_at_a_time(path, works, gap=gap))
         sim.arrive([(0.1 * (number + 1), next(works))])
-    record = sim.run(until=30_000 if wrong > 1 else 10_000)
+    record = sim.run(until=15_000 if wrong > 1 else 5_000)
     check_no_violations(record)
     check_nobody_overtakes(record, sim.pool, patient, sparse)
 
