@@ -22,14 +22,14 @@ log = logging.getLogger("drr.dispatcher")
 class Backlog:
     """Lanes and pools of one engine. ``depth``: names in a tenant path; lanes of another depth are not served."""
 
-    def __init__(self, settings: Settings, depth: int, counters: Counters, trusting_from: float) -> None:
+    def __init__(self, settings: Settings, depth: int, tally: Counters, trusting_from: float) -> None:
         """``trusting_from``: before this time an announced head is not taken at its word, its lane is read first."""
         self.windows = Windows()
         self.pools: dict[str, Pool] = {}
         self.settings = settings
         self.next_number: Callable[[], int] = count(1).__next__
         self._depth = depth
-        self._counters = counters
+        self._tally = tally
         self._trusting_from = trusting_from
         self._loaded_upto = 0
         self._malformed: dict[LaneWindow, None] = {}
@@ -141,7 +141,7 @@ class Backlog:
             if window.entries:
                 self.pools[window.lane.pool].refill(window)
         if batch.burials:
-            self._counters.malformed += len(batch.burials)
+            self._tally.malformed += len(batch.burials)
             first = batch.burials[0]
             log.warning(
                 "%d entries are no jobs and are buried (lane %s: %s ...)",
@@ -158,6 +158,6 @@ class Backlog:
     def _fits(self, lane: Lane) -> bool:
         if len(lane.path) == self._depth:
             return True
-        self._counters.refused += 1
+        self._tally.refused += 1
         log.error("lane %s is not served: tenant paths here have %d names", lane, self._depth)
         return False

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 
 @dataclass(slots=True)
 class Counters:
     """Kept over reloads and changes of leadership; part of the status and of `Dispatcher.counters`.
+
+    What a commit would have done counts once it is known to have succeeded.
 
     ``lost``: attempts whose worker died or let go of them. ``returned``: attempts handed back, or never
     claimed. ``poisoned``: jobs given up after too many losses. ``zombies``: reports of attempts whose lease
@@ -34,6 +36,17 @@ class Counters:
         """Attempts whose worker reported an outcome."""
         return self.succeeded + self.failed + self.timed_out
 
+    def take_over(self, tally: Counters) -> None:
+        """Add what ``tally`` holds, and set it to zero."""
+        for name in _NAMES:
+            number = getattr(tally, name)
+            if number:
+                setattr(self, name, getattr(self, name) + number)
+                setattr(tally, name, 0)
+
     def as_dict(self) -> dict[str, int]:
         """Return all counters by name."""
         return asdict(self)
+
+
+_NAMES = tuple(field.name for field in fields(Counters))

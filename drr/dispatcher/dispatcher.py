@@ -168,8 +168,8 @@ class Dispatcher:
     # --- the background -------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        news_backend, calls_backend = self._backend.sibling(), self._backend.sibling()
-        news = News(news_backend, self._clock, self._wake, self._rng)
+        calls_backend = self._backend.sibling()
+        news = News(self._backend, self._clock, self._wake, self._rng)
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(news.run)
@@ -177,7 +177,7 @@ class Dispatcher:
                 group.start_soon(self._stand_and_lead, calls_backend, news)
         finally:
             with anyio.move_on_after(PARTING_TIME, shield=True):
-                await news_backend.close()
+                await news.close()
                 await calls_backend.close()
                 if self._owned:
                     await self._backend.close()

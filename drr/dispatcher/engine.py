@@ -82,8 +82,10 @@ class Engine:
         self.token = token
         self.rules = rules or Rules()
         self.counters = counters or Counters()
+        self._tally = Counters()
+        """What the pass in the making does; it goes into ``counters`` when that has succeeded."""
         trusting_from = now if trusting else now + self.rules.lease
-        self.backlog = Backlog(snapshot.settings, self.rules.depth, self.counters, trusting_from)
+        self.backlog = Backlog(snapshot.settings, self.rules.depth, self._tally, trusting_from)
         self.liveness = Liveness(self.rules.lease, self.rules.heartbeat, now)
         self.position = snapshot.position
         self.workers_due = False
@@ -194,6 +196,7 @@ class Engine:
 
     def confirm(self, replies: Sequence[Window]) -> None:
         """Take over what the store answered to the reads of the last plan; its commit, if any, has succeeded."""
+        self.counters.take_over(self._tally)
         self.backlog.answer(replies)
 
     def _seal(self, batch: Batch) -> Commit:
@@ -241,12 +244,12 @@ class Engine:
 
     def _end(self, event: Event | MalformedEvent, batch: Batch, now: float, wall: float) -> None:
         if isinstance(event, MalformedEvent):
-            self.counters.malformed += 1
+            self._tally.malformed += 1
             log.warning("an event cannot be decoded and is skipped: %s (%.80r)", event.reason, event.raw)
             return
         hold = self.liveness.remove(event.token)
         if hold is None:
-            self.counters.zombies += 1
+            self._tally.zombies += 1
             log.debug("a report of attempt %s comes too late: its lease is gone", event.token)
             return
         held = held_seconds(event.seconds, now - hold.since)
@@ -256,11 +259,11 @@ class Engine:
         self.backlog.pools[hold.pool].scheduler.settle(event.token, _OUTCOMES[event.kind], held)
         batch.settlements.append(conclude(hold.lease, event, held, wall))
         if event.kind is EventKind.SUCCEEDED:
-            self.counters.succeeded += 1
+            self._tally.succeeded += 1
         elif event.kind is EventKind.FAILED:
-            self.counters.failed += 1
+            self._tally.failed += 1
         else:
-            self.counters.timed_out += 1
+            self._tally.timed_out += 1
 
     def _apply_gone(self, batch: Batch, now: float, wall: float) -> None:
         while self._gone and not batch.full:
@@ -278,11 +281,11 @@ class Engine:
         losses = lease.header.losses + (1 if cause.counts else 0)
         reason = give_up_reason(lease, losses, cause, self.rules.poison_after)
         if cause.counts:
-            self.counters.lost += 1
+            self._tally.lost += 1
         else:
-            self.counters.returned += 1
+            self._tally.returned += 1
         if reason:
-            self.counters.poisoned += 1
+            self._tally.poisoned += 1
             log.error("job %s is given up: %s", lease.header.job_id, reason)
             batch.settlements.append(give_up(lease, held, wall, reason))
         else:
@@ -317,7 +320,7 @@ class Engine:
                 dispatches.append(Dispatch(header, lease))
                 pool.refill(window)
                 backlog.note_head(window)
-        self.counters.dispatched += len(dispatches)
+        self._tally.dispatched += len(dispatches)
 
     def _set_slots(self, now: float) -> None:
         self.liveness.changed = False

@@ -2,108 +2,24 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from itertools import count
 from typing import Any
 
 import anyio
 import pytest
 
-from drr.backend import Attempt, Backend, Event, EventKind, Position, StoredStatus, WorkerRecord
-from drr.dispatcher import Dispatcher, decode_status
+from drr.backend import Event, EventKind, Position
 from drr.errors import (
     CommitRefused,
-    InvalidConfiguration,
-    InvalidName,
-    InvalidPolicy,
-    MalformedMessage,
-    NotLeading,
     StoreUnavailable,
-    UnknownBackend,
 )
-from drr.model import JobSpec, Lane, NodePolicy, PoolPolicy
-from drr_backends.memory import MemoryBackend, open_memory
 from tests.helpers.backends import FaultyBackend, Plan
 from tests.helpers.desk import ACME, GLOBEX
-from tests.helpers.manual_clock import ManualClock
+from tests.helpers.site import Site, running
 
 pytestmark = pytest.mark.anyio
 
 LEASE = 30.0
-
-
-class Site:
-    """A memory store, a clock, and workers and clients that do what the test says."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.backend: MemoryBackend = open_memory("memory://", "drr", self.clock)
-        self._calls = count(1)
-        self.records: dict[str, WorkerRecord] = {}
-        self.held: dict[str, list[Attempt]] = {}
-
-    @property
-    def store(self) -> Any:
-        return self.backend._store
-
-    def dispatcher(self, backend: Backend | None = None, name: str = "d1", **options: Any) -> Dispatcher:
-        return Dispatcher(backend or self.backend, clock=self.clock, name=name, rng=random.Random(name), **options)
-
-    async def submit(self, lane: Lane = ACME, number: int = 1, **fields: Any) -> list[str]:
-        spec = JobSpec(lane, "work", b"", self.clock.wall(), **{"estimate": 1.0, **fields})
-        return await self.backend.submit("client", next(self._calls), [spec] * number)
-
-    async def join(self, name: str = "w1", slots: int = 1, incarnation: str = "i1") -> None:
-        replacing = self.records[name].incarnation if name in self.records else ""
-        self.records[name] = WorkerRecord(name, incarnation, {"default": slots})
-        self.held[name] = []
-        await self.backend.join(self.records[name], replacing)
-
-    async def beat(self, *names: str) -> None:
-        for name in names:
-            held = tuple(attempt.token for attempt in self.held[name])
-            record = self.records[name]
-            await self.backend.heartbeat(WorkerRecord(name, record.incarnation, record.slots, held))
-
-    async def take(self, name: str = "w1", limit: int = 100) -> list[Attempt]:
-        await self.clock.settle()
-        found = await self.backend.read_attempts(name, self.records[name].incarnation, "default", limit, 0.0)
-        attempts = [attempt for attempt in found if isinstance(attempt, Attempt)]
-        self.held[name].extend(attempts)
-        return attempts
-
-    async def finish(self, attempt: Attempt, name: str = "w1", kind: EventKind = EventKind.SUCCEEDED) -> None:
-        await self.backend.report([Event(attempt.token, kind, name, 1.0)])
-        if attempt in self.held[name]:
-            self.held[name].remove(attempt)
-
-    async def pass_time(self, seconds: float, *beating: str) -> None:
-        """Let time pass, with a beat of the named workers every five seconds."""
-        while seconds > 0:
-            await self.clock.advance(min(5.0, seconds))
-            seconds -= 5.0
-            await self.beat(*beating)
-        await self.clock.settle()
-
-    async def status(self) -> StoredStatus:
-        return await self.backend.read_status()
-
-
-@pytest.fixture
-async def site() -> AsyncIterator[Site]:
-    found = Site()
-    yield found
-    await found.backend.close()
-
-
-@asynccontextmanager
-async def running(site: Site, **options: Any) -> AsyncIterator[Dispatcher]:
-    async with site.dispatcher(**options) as dispatcher:
-        await site.clock.settle()
-        yield dispatcher
 
 
 # --- the main way
@@ -321,276 +237,6 @@ async def test_a_head_that_changes_behind_our_back_costs_a_reload(site: Site) ->
         assert dispatcher.counters.reloads == 1
 
 
-# --- settings
-
-
-async def test_settings_bind_at_once_and_survive_a_takeover(site: Site) -> None:
-    await site.join(slots=5)
-    async with running(site) as dispatcher:
-        await site.submit(number=9)
-        await site.clock.settle()
-        await dispatcher.set_policy("acme", NodePolicy(hard_cap=2))
-        await dispatcher.set_pool("default", PoolPolicy(quantum=3.0))
-        assert site.store.settings.nodes["default"]["acme",] == NodePolicy(hard_cap=2)
-        assert site.store.settings.pools["default"] == PoolPolicy(quantum=3.0)
-        running_now = len(site.store.leases)
-    assert running_now == 5, "what runs is not preempted"
-    async with running(site) as dispatcher:
-        for attempt in await site.take():
-            await site.finish(attempt)
-        await site.clock.settle()
-        assert len(site.store.leases) == 2
-        await dispatcher.set_policy("acme", None)
-        await site.clock.settle()
-        assert len(site.store.leases) == 4
-
-
-async def test_entitlements_given_at_the_start_are_stored(site: Site) -> None:
-    """They replace what is stored for the nodes they name, once; later changes by the API outlive a reload."""
-    async with running(site) as dispatcher:
-        await dispatcher.set_policy("globex", NodePolicy(weight=7.0))
-    faulty = FaultyBackend(site.backend, plan := Plan(only=frozenset({"commit"})))
-    options: dict[str, Any] = {
-        "pools": {"default": PoolPolicy(reserve=1)},
-        "policies": {"default": {"acme": NodePolicy(weight=2.0), ("acme", "web"): NodePolicy(hard_cap=1)}},
-    }
-    async with running(site, backend=faulty, **options) as dispatcher:
-        await site.clock.settle()
-        nodes = site.store.settings.nodes["default"]
-        assert nodes["acme",] == NodePolicy(weight=2.0)
-        assert nodes["acme", "web"] == NodePolicy(hard_cap=1)
-        assert nodes["globex",] == NodePolicy(weight=7.0)
-        assert site.store.settings.pools["default"].reserve == 1
-        await dispatcher.set_policy("acme", NodePolicy(weight=9.0))
-        plan.fail_at = plan.calls + 1
-        await site.join()
-        await site.clock.advance(1.0)
-        assert dispatcher.counters.reloads == 1
-        assert site.store.settings.nodes["default"]["acme",] == NodePolicy(weight=9.0)
-
-
-async def test_a_setting_whose_commit_failed_is_stored_by_the_next_leadership(site: Site) -> None:
-    faulty = FaultyBackend(site.backend, plan := Plan(only=frozenset({"commit"})))
-    async with running(site, backend=faulty) as dispatcher, anyio.create_task_group() as group:
-        plan.fail_at = plan.calls + 1
-        group.start_soon(dispatcher.set_policy, "acme", NodePolicy(weight=2.0))
-        await site.clock.advance(1.0)
-        assert plan.failed == ["commit"]
-        assert site.store.settings.nodes["default"]["acme",] == NodePolicy(weight=2.0)
-
-
-async def test_a_standby_refuses_changes(site: Site) -> None:
-    async with running(site, name="d1"), running(site, name="d2") as two:
-        with pytest.raises(NotLeading) as caught:
-            await two.set_policy("acme", NodePolicy())
-        assert caught.value.leader == site.store.leader.token
-
-
-async def test_a_change_that_waits_when_another_takes_over_is_refused(site: Site) -> None:
-    faulty = FaultyBackend(site.backend, plan := Plan())
-    async with running(site, backend=faulty) as dispatcher:
-        refused = []
-
-        async def change() -> None:
-            with pytest.raises(NotLeading):
-                await dispatcher.set_policy("acme", NodePolicy(weight=2.0))
-            refused.append(True)
-
-        await site.backend.elect(site.store.leader.token, "99:usurper")
-        async with anyio.create_task_group() as group:
-            group.start_soon(change)
-            await site.clock.advance(2.0)
-        assert refused == [True]
-        assert plan.failed == []
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "named"),
-    [
-        ({"lease": 10.0, "heartbeat": 10.0}, InvalidConfiguration, ("10.0", "heartbeat")),
-        ({"lease": 10.0, "heartbeat": 15.0}, InvalidConfiguration, ("15.0", "10.0")),
-        ({"lease": 10.0, "heartbeat": 0.0}, InvalidConfiguration, ("0.0", "10.0")),
-        ({"lease": 10.0, "heartbeat": float("nan")}, InvalidConfiguration, ("nan", "10.0")),
-        ({"lease": 0.0}, InvalidConfiguration, ("lease",)),
-        ({"lease": float("inf")}, InvalidConfiguration, ("lease",)),
-        ({"leader_lease": 0.0}, InvalidConfiguration, ("leader lease",)),
-        ({"leader_lease": -1.0}, InvalidConfiguration, ("leader lease", "-1")),
-        ({"poison_after": 0}, InvalidConfiguration, ("poison_after",)),
-        ({"depth": 0}, InvalidConfiguration, ("depth",)),
-        ({"name": "no spaces"}, InvalidName, ("no spaces",)),
-        ({"pools": {"a b": PoolPolicy()}}, InvalidName, ("a b",)),
-        ({"pools": {"default": NodePolicy()}}, InvalidPolicy, ("PoolPolicy",)),
-        ({"policies": {"default": {"a:b": NodePolicy()}}}, InvalidName, ("a:b",)),
-        ({"policies": {"default": {"a/b/c": NodePolicy()}}}, InvalidPolicy, ("a/b/c", "2")),
-        ({"policies": {"default": {"a": PoolPolicy()}}}, InvalidPolicy, ("NodePolicy",)),
-    ],
-)
-async def test_settings_that_make_no_sense_are_refused(
-    options: dict[str, Any], error: type[Exception], named: tuple[str, ...]
-) -> None:
-    """At construction, with the offending values in the message."""
-    with pytest.raises(error) as caught:
-        Dispatcher("memory://", **options)
-    for text in named:
-        assert text in str(caught.value)
-
-
-async def test_an_unknown_scheme_is_refused() -> None:
-    with pytest.raises(UnknownBackend):
-        Dispatcher("postgres://localhost")
-
-
-async def test_a_store_that_cannot_be_reached_is_an_error_at_the_start(site: Site) -> None:
-    """Later it would be waited out; at the start the host should know."""
-    faulty = FaultyBackend(site.backend, Plan(fail_at=1, only=frozenset({"prepare"})))
-    with pytest.raises(StoreUnavailable):
-        async with site.dispatcher(faulty):
-            raise AssertionError("not entered")
-
-
-# --- the host
-
-
-async def test_an_error_of_drr_itself_surfaces_at_the_host(site: Site) -> None:
-    """What is no error of the store is not swallowed: it comes out of the block, and the leadership is given up."""
-
-    class Broken(FaultyBackend):
-        async def workers(self) -> list[WorkerRecord]:
-            raise ZeroDivisionError("a bug")
-
-    async def host() -> None:
-        async with site.dispatcher(Broken(site.backend, Plan())) as dispatcher:
-            await dispatcher.wait_leading()
-            await site.join()
-            await anyio.sleep_forever()
-
-    with pytest.raises(ZeroDivisionError, match="a bug"):
-        await host()
-    assert site.store.leader.token == ""
-
-
-async def test_the_hosts_own_error_comes_out_as_it_is(site: Site) -> None:
-    with pytest.raises(LookupError, match="host"):
-        async with running(site):
-            raise LookupError("host")
-    assert site.store.leader.token == ""
-
-
-async def test_cancelling_the_host_hands_over(site: Site) -> None:
-    with anyio.CancelScope() as scope:
-        async with running(site) as dispatcher:
-            assert dispatcher.is_leader
-            scope.cancel()
-            await anyio.sleep_forever()
-    assert scope.cancelled_caught
-    assert site.store.leader.token == ""
-
-
-async def test_the_context_ends_after_the_commit_under_way(site: Site) -> None:
-    """A commit is shielded: leaving in the middle of one neither tears it nor leaves a lease behind unsaid."""
-    entered, release = anyio.Event(), anyio.Event()
-
-    class Slow(FaultyBackend):
-        async def commit(self, *args: Any) -> Any:
-            entered.set()
-            await release.wait()
-            return await self.inner.commit(*args)
-
-    async with site.dispatcher(Slow(site.backend, Plan())) as dispatcher, anyio.create_task_group() as group:
-        await dispatcher.wait_leading()
-        await site.join()
-        await site.submit()
-
-        async def let_go() -> None:
-            await site.clock.settle()
-            release.set()
-
-        await entered.wait()
-        group.start_soon(let_go)
-        group.cancel_scope.shield = True
-    assert len(site.store.leases) == 1
-    assert site.store.leader.token == ""
-
-
-async def test_a_dispatcher_is_entered_once(site: Site) -> None:
-    async with running(site) as dispatcher:
-        pass
-    with pytest.raises(RuntimeError, match="entered once"):
-        async with dispatcher:
-            pass
-
-
-async def test_a_given_backend_stays_open_and_an_owned_one_is_closed(site: Site) -> None:
-    async with running(site):
-        pass
-    assert await site.backend.leader() == site.store.leader
-    owned = Dispatcher("memory://", clock=site.clock)
-    async with owned:
-        pass
-    with pytest.raises(StoreUnavailable):
-        await owned._backend.leader()
-
-
-# --- status
-
-
-async def test_the_status_tells_who_waits_and_why(site: Site) -> None:
-    async with running(site, policies={"default": {"acme": NodePolicy(weight=2.0, hard_cap=1)}}) as dispatcher:
-        await site.submit(ACME, 5)
-        await site.submit(GLOBEX, 1)
-        await site.join(slots=4)
-        await site.take()
-        await site.beat("w1")
-        await site.clock.advance(3.0)
-        stored = await site.status()
-        status = decode_status(stored.blob)
-        (pool,) = status.pools
-        assert (status.dispatcher, status.counters["dispatched"]) == ("d1", 2)
-        assert (pool.slots, pool.free, pool.idle_capped, pool.workers) == (4, 2, 2, 1)
-        assert (pool.queued, pool.running, pool.active) == (4, 2, 1)
-        nodes = {node.path: node for node in pool.nodes}
-        assert set(nodes) == {(), ("acme",), ("acme", "web"), ("globex",), ("globex", "mail")}
-        acme = nodes["acme",]
-        assert (acme.queued, acme.running, acme.waits, acme.weight, acme.hard_cap) == (4, 1, "capped", 2.0, 1)
-        assert acme.oldest_wait == pytest.approx(3.0, abs=1.1)
-        assert nodes["globex",].waits == ""
-        assert acme.share == pytest.approx(0.5, abs=0.1)
-        assert sum(node.share for node in pool.nodes if len(node.path) == 1) == pytest.approx(1.0)
-        assert dispatcher.counters.dispatched == 2
-
-
-async def test_the_status_says_when_there_are_no_workers(site: Site) -> None:
-    async with running(site):
-        await site.submit(ACME, 5)
-        await site.clock.advance(2.0)
-        (pool,) = decode_status((await site.status()).blob).pools
-        assert {node.waits for node in pool.nodes} == {"no workers"}
-        await site.join(slots=1)
-        await site.clock.advance(2.0)
-        (pool,) = decode_status((await site.status()).blob).pools
-        assert {node.waits for node in pool.nodes} == {"no free slot"}
-
-
-async def test_the_status_is_bounded(site: Site) -> None:
-    """With 1,500 projects at work it shows the thousand most relevant nodes and counts the others."""
-    async with running(site):
-        for number in range(1500):
-            await site.submit(Lane("default", (f"org-{number:04}", "p")), 1 + (number == 1234))
-        await site.join(slots=1)
-        await site.clock.advance(3.0)
-        (pool,) = decode_status((await site.status()).blob).pools
-        assert pool.queued == 1500
-        assert len(pool.nodes) <= 1000
-        assert pool.omitted == 3001 - len(pool.nodes)
-        assert ("org-1234",) in {node.path for node in pool.nodes}
-
-
-@pytest.mark.parametrize("blob", [b"", b"\xc1", b"\x80", b"\x93\x01\x02\x03", b"\x81\xa5pools\x91\x01"])
-async def test_a_status_that_is_none_is_malformed(blob: bytes) -> None:
-    with pytest.raises(MalformedMessage):
-        decode_status(blob)
-
-
 # --- refusals of the store are all one path
 
 
@@ -630,6 +276,22 @@ async def test_news_that_cannot_be_read_are_read_later(site: Site) -> None:
         assert plan.failed == ["receive"] * 3
         assert len(site.store.leases) == 1
         assert dispatcher.counters.reloads == 0
+
+
+async def test_what_was_heard_and_not_committed_is_heard_again_at_once(site: Site) -> None:
+    """The read in flight began after it and would not wake; the new engine's reader does not wait for that one."""
+    faulty = FaultyBackend(site.backend, plan := Plan(only=frozenset({"commit"})))
+    async with running(site, backend=faulty) as dispatcher:
+        await site.join()
+        await site.submit()
+        (attempt,) = await site.take()
+        plan.fail_at = plan.calls + 1
+        await site.finish(attempt)
+        assert await site.clock.run_until(lambda: dispatcher.counters.succeeded) < 0.2
+        assert dispatcher.counters.reloads == 1
+        await site.clock.advance(5.0)
+        assert dispatcher.counters.succeeded == 1, "what a failed commit would have done does not count"
+        assert site.backend.blocked == 1, "the old read has lapsed, one reader is left"
 
 
 async def test_seeded_runs_repeat_exactly() -> None:

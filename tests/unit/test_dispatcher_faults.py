@@ -23,7 +23,7 @@ from drr.model import JobState, NodePolicy
 from drr_backends.memory.passes import apply, validate
 from tests.helpers.backends import FaultyBackend, Plan
 from tests.helpers.desk import ACME, GLOBEX, URGENT, Desk
-from tests.unit.test_dispatcher import Site, running
+from tests.helpers.site import Site, running
 
 pytestmark = pytest.mark.anyio
 
