@@ -35,13 +35,13 @@ def renders_and_exports(scheduler: Schedules, slots: int, export: float, wrong: 
     return sim
 
 
-# The bound grows with slots and with wrong estimates, and 20 of it must pass. Four slots instead of 20, and
+# The bound grows with slots and with wrong estimates, and 20 of it must pass. Two slots instead of 20, and
 # longer exports where estimates are wrong, keep a run at seconds; the whole size is in `test_S4_at_full_size`.
 @pytest.mark.parametrize(
-    ("wrong", "export"), [(1.0, 0.2), (0.1, 0.6), (10.0, 6.0)], ids=["exact", "a tenth", "tenfold"]
+    ("wrong", "export"), [(1.0, 0.2), (0.1, 1.5), (10.0, 6.0)], ids=["exact", "a tenth", "tenfold"]
 )
 def test_S4_long_renders_and_short_exports_share_worker_seconds(wrong: float, export: float) -> None:
-    sim = renders_and_exports(Scheduler(), 4, export, wrong)
+    sim = renders_and_exports(Scheduler(), 2, export, wrong)
     record = run_long_enough(sim, ("A",), ("B",), at_most=400_000)
     assert check_siblings(record, POOL, [(("A",), ("B",))]) <= 1
     check_no_violations(record)
@@ -74,7 +74,7 @@ def test_S8_splitting_into_projects_buys_nothing(slots: int) -> None:
         path = ("A", f"p{number}")
         sim.keep_backlogged(path, endless(path, 3.0))
     sim.keep_backlogged(("B", "only"), endless(("B", "only"), 2.0))
-    record = sim.run(until=200_000 / slots)
+    record = sim.run(until=120_000 / slots)
     check_siblings(record, POOL, [(("A",), ("B",)), (("A", "p0"), ("A", "p39"))])
     check_no_violations(record)
     a, b = record.tracks[("A",)].served, record.tracks[("B",)].served
