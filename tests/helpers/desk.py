@@ -18,7 +18,8 @@ from drr.dispatcher.counters import Counters
 from drr.dispatcher.engine import Engine
 from drr.model import Header, JobSpec, Lane
 from drr_backends.memory.passes import apply, check_fence, validate
-from drr_backends.memory.store import Entry, Store
+from drr_backends.memory.records import Entry
+from drr_backends.memory.store import Store
 
 ACME = Lane("default", ("acme", "web"))
 GLOBEX = Lane("default", ("globex", "mail"))

@@ -25,7 +25,7 @@ from drr.backend import (
 from drr.errors import InvalidConfiguration, InvalidName, InvalidValue, StoreFull, StoreUnavailable
 from drr.model import Completion, Header, JobSpec, JobState, Lane, Lease
 from drr_backends.memory import MemoryBackend, open_memory
-from drr_backends.memory.store import CLIENT_TTL, REPLIES_KEPT, REPLIES_TTL
+from drr_backends.memory.records import CLIENT_TTL, REPLIES_KEPT, REPLIES_TTL
 
 LANE = Lane("default", ("acme", "web"))
 OTHER = Lane("default", ("globex", "mail"))

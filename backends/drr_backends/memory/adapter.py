@@ -44,7 +44,8 @@ from drr.clock import Clock
 from drr.errors import InvalidConfiguration, StoreUnavailable
 from drr.model import JobSpec, JobStatus, Lane, check_name
 from drr_backends.memory.passes import apply, check_fence, validate
-from drr_backends.memory.store import NEWS, RESIGNATION, Entry, Store, attempts_topic, replies_topic
+from drr_backends.memory.records import NEWS, RESIGNATION, Entry, attempts_topic, replies_topic
+from drr_backends.memory.store import Store
 
 T = TypeVar("T")
 

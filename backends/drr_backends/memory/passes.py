@@ -15,17 +15,17 @@ from itertools import chain
 from drr.backend import Burial, Commit, DeadLetter, Dispatch, Malformed, Position, Requeue, Settlement
 from drr.errors import CommitRefused, NotLeader
 from drr.model import Completion, Header, Lane
-from drr_backends.memory.store import (
+from drr_backends.memory.records import (
     REPLIES_KEPT,
     REPLIES_TTL,
     Delivery,
     Entry,
     Replies,
-    Store,
     attempts_topic,
     cursor,
     replies_topic,
 )
+from drr_backends.memory.store import Store
 from drr_backends.memory.waiting import Log
 
 
@@ -138,7 +138,7 @@ def _end(store: Store, token: str) -> Delivery:
     """Take a lease and its entry of the pool's stream away."""
     del store.leases[token]
     delivery = store.deliveries.pop(token)
-    store.running.pop(delivery.header.job_id, None)
+    store.running.pop(delivery.header.sequence, None)
     pool = delivery.header.lane.pool
     if delivery.reader is None:
         del store.undelivered[pool][token]
@@ -156,7 +156,7 @@ def _start(store: Store, dispatch: Dispatch) -> None:
     entry = _pop(store, dispatch.header.lane)
     lease, header = dispatch.lease, dispatch.header
     store.leases[lease.token] = lease
-    store.running[header.job_id] = lease.token
+    store.running[header.sequence] = lease.token
     name = str(next(store.delivery_names))
     store.deliveries[lease.token] = Delivery(name, header, entry.payload, lease.attempt)
     pool = header.lane.pool

@@ -8,9 +8,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count, islice
-from typing import Final, TypeAlias
 
 from drr.backend import (
     CALLS_REMEMBERED,
@@ -44,75 +43,19 @@ from drr.model import (
     call_nonce,
     parse_job_id,
 )
+from drr_backends.memory.records import (
+    CLIENT_TTL,
+    NEWS,
+    RESIGNATION,
+    Calls,
+    Delivery,
+    Entry,
+    Reader,
+    Replies,
+    Report,
+    cursor,
+)
 from drr_backends.memory.waiting import Log, Waiters
-
-REPLIES_KEPT: Final = 10_000
-"""Ends of jobs that are kept for one client that does not read them."""
-REPLIES_TTL: Final = 3600.0
-"""Seconds after its last reply until a client's replies are forgotten."""
-CLIENT_TTL: Final = 86_400.0
-"""Seconds after its last submit until a client's remembered calls are forgotten."""
-
-Report: TypeAlias = tuple[Event | MalformedEvent, ...]
-Reader: TypeAlias = tuple[str, str]
-"""A worker's name and incarnation."""
-
-NEWS: Final = "news"
-RESIGNATION: Final = "resignation"
-
-
-def attempts_topic(pool: str) -> tuple[str, str]:
-    """What readers of a pool's stream wait for."""
-    return ("attempts", pool)
-
-
-def replies_topic(client: str) -> tuple[str, str]:
-    """What a client waits for."""
-    return ("replies", client)
-
-
-@dataclass(slots=True)
-class Entry:
-    """A job in a lane, or bytes that are none."""
-
-    head: Header | Malformed
-    payload: bytes
-
-
-@dataclass(slots=True)
-class Delivery:
-    """A dispatched job in its pool's stream, until its lease ends. ``reader`` is who took it."""
-
-    name: str
-    header: Header
-    payload: bytes
-    attempt: int
-    reader: Reader | None = None
-
-
-@dataclass(slots=True)
-class Replies:
-    """The ends of one client's jobs."""
-
-    log: Log[str]
-    touched: float = 0.0
-
-
-@dataclass(slots=True)
-class Calls:
-    """The last submits of one client: call number to job ids."""
-
-    ids: OrderedDict[int, list[str]] = field(default_factory=OrderedDict)
-    touched: float = 0.0
-
-
-def cursor(what: str, text: str) -> int:
-    """Return the number that a cursor stands for."""
-    if text == "":
-        return 0
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise InvalidValue(what, text, "it must be empty or one that this store returned")
-    return int(text)
 
 
 class Store:
@@ -131,8 +74,8 @@ class Store:
         self.events: Log[Report | None] = Log()
         """Reports in order; ``None`` says that a worker came, changed or left."""
         self.leases: dict[str, Lease] = {}
-        self.running: dict[str, str] = {}
-        """Job id to the token of its live lease."""
+        self.running: dict[int, str] = {}
+        """Sequence number to the token of the job's live lease."""
         self.deliveries: dict[str, Delivery] = {}
         """Token to entry of its pool's stream; one per lease."""
         self.delivery_names = count(1)
@@ -215,13 +158,15 @@ class Store:
             lane, sequence, _ = parse_job_id(job_id)
         except InvalidValue:
             return None
-        token = self.running.get(job_id)
-        if token is not None:
-            return JobStatus(job_id, JobState.RUNNING, self.leases[token].attempt)
         kept = self.results.get(job_id)
         if kept is not None and kept[0] > self.clock.monotonic():
             completion = kept[1]
             return JobStatus(job_id, completion.state, completion.attempt, completion)
+        token = self.running.get(sequence)
+        if token is not None:
+            lease = self.leases[token]
+            # Another id with this number is that of a job that the store has lost.
+            return JobStatus(job_id, JobState.RUNNING, lease.attempt) if lease.header.job_id == job_id else None
         attempts = self._attempts_of_waiting(lane, sequence)
         return JobStatus(job_id, JobState.QUEUED, attempts) if attempts is not None else None
 
