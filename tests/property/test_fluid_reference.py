@@ -19,7 +19,7 @@ from tests.sim.driver import Simulation
 from tests.sim.fluid import FluidNode, fair_rates
 from tests.sim.jobs import mixed
 
-NEAR = 1.5
+NEAR = 2.0
 SCALE = 5
 POOL = PoolPolicy(quantum=0.2, ceiling=20.0)
 
