@@ -7,6 +7,9 @@ catch to some purpose exist; programming errors inside drr stay ``AssertionError
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 
 class DrrError(Exception):
     """Base of every error that drr raises on purpose."""
@@ -38,6 +41,30 @@ class InvalidPolicy(InvalidValue):
 
 class InvalidConfiguration(InvalidValue):
     """Raised when settings contradict each other, such as a heartbeat that is not well below the lease."""
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong in a file: where (key path, or line and column), what is there, and what would do."""
+
+    key: str
+    value: object
+    rule: str
+
+
+class PlansError(InvalidValue):
+    """Raised when a plans file cannot be used; then nothing of it is.
+
+    ``file`` names it, ``problems`` are all that were found, one in each line of the message; ``what``,
+    ``value`` and ``rule`` are those of the first.
+    """
+
+    def __init__(self, file: str, problems: Sequence[Problem]) -> None:
+        first = problems[0]
+        super().__init__(f"{file}: {first.key}", first.value, first.rule)
+        self.file = file
+        self.problems = tuple(problems)
+        lines = [str(InvalidValue(f"{file}: {key}", value, rule)) for key, value, rule in self.problems]
+        self.args = ("\n".join(lines),)
 
 
 class PayloadTooLarge(InvalidValue):
