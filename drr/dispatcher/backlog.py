@@ -13,7 +13,7 @@ from drr.backend import ITEM_LIMIT, Burial, Malformed, Window
 from drr.dispatcher.batch import Batch
 from drr.dispatcher.counters import Counters
 from drr.dispatcher.pools import Pool
-from drr.dispatcher.windows import SPARE, UNKNOWN, LaneWindow, Windows
+from drr.dispatcher.windows import MANY, SPARE, UNKNOWN, LaneWindow, Windows
 from drr.model import Header, Lane, NodePolicy, PoolPolicy, Settings, TenantPath
 
 log = logging.getLogger("drr.dispatcher")
@@ -72,9 +72,10 @@ class Backlog:
 
     def load(self, lanes: Sequence[Lane]) -> None:
         """Open the lanes that a snapshot names."""
+        target = SPARE if len(lanes) < MANY else 1
         for lane in lanes:
             if self._fits(lane):
-                self._open(lane, SPARE)
+                self._open(lane, target)
 
     def loaded(self, replies: Sequence[Window]) -> None:
         """Take over the first answers after a load.

@@ -1,13 +1,13 @@
 """Describing an engine for people: which nodes are worth showing, and what is said of them.
 
-The cost is bounded by `NODES_SHOWN` per pool and by one pass over the open lanes; the writer spends at most
-a twentieth of the time on it.
+The cost is bounded: `NODES_SHOWN` nodes per pool, backlogs counted a slice at a time (`drr.dispatcher.sweep`),
+and at most a twentieth of the dispatcher's time.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from heapq import nlargest
 from itertools import chain, islice
 from typing import Final
@@ -19,12 +19,11 @@ from drr.core.scheduler import NodeView
 from drr.dispatcher.engine import Engine
 from drr.dispatcher.pools import Pool
 from drr.dispatcher.status import NodeStatus, PoolStatus, Status, encode_status
-from drr.model import Header, Lane, TenantPath
+from drr.dispatcher.sweep import Sweep
+from drr.model import TenantPath
 
 NODES_SHOWN: Final = 1000
 """Most nodes described per pool."""
-LANES_COUNTED: Final = 1000
-"""Most lanes whose length is asked for per refresh; of the others the last known length is shown."""
 INTERVAL: Final = 1.0
 """Seconds between two refreshes while anything changes."""
 MOST_OF_THE_TIME: Final = 0.05
@@ -60,27 +59,21 @@ class Describer:
         self._since = since
         self._ledgers: dict[str, Ledger] = {}
 
-    def lanes(self, engine: Engine) -> list[Lane]:
-        """Return the lanes whose present length would improve the description most."""
-        windows = [window for window in engine.backlog.windows.by_lane.values() if window.rest != 0]
-        return [window.lane for window in nlargest(LANES_COUNTED, windows, key=lambda window: window.rest)]
-
-    def describe(self, engine: Engine, lengths: Mapping[Lane, int], now: float, wall: float) -> Status:
-        """Return the description of ``engine``; ``lengths`` of some lanes as the store just said."""
+    def describe(self, engine: Engine, sweep: Sweep, now: float, wall: float) -> Status:
+        """Return the description of ``engine``, with backlogs as ``sweep`` has counted them."""
         capacities = engine.liveness.capacities(now)
         pools = tuple(
-            self._pool(pool, engine, lengths, capacities.get(name, (0, 0))[1], now, wall)
+            self._pool(pool, engine, sweep, capacities.get(name, (0, 0))[1], now, wall)
             for name, pool in sorted(engine.backlog.pools.items())
         )
         counters = engine.counters.as_dict()
         return Status(wall, self._name, self._version, now - self._since, counters, pools)
 
-    def _pool(
-        self, pool: Pool, engine: Engine, lengths: Mapping[Lane, int], withheld: int, now: float, wall: float
-    ) -> PoolStatus:
+    def _pool(self, pool: Pool, engine: Engine, sweep: Sweep, withheld: int, now: float, wall: float) -> PoolStatus:
         scheduler = pool.scheduler
-        queued, oldest = _backlog(pool, lengths, wall)
-        shown = _relevant(pool, queued)
+        queued = sweep.queued.get(pool.name, {})
+        oldest = sweep.oldest.get(pool.name, {})
+        shown = _relevant(pool, queued, sweep.longest(pool.name))
         shares = self._ledgers.setdefault(pool.name, Ledger()).shares(
             {view.path: view.charged for view in shown if view.path}, now
         )
@@ -102,32 +95,13 @@ class Describer:
         )
 
 
-def _backlog(
-    pool: Pool, lengths: Mapping[Lane, int], wall: float
-) -> tuple[dict[TenantPath, int], dict[TenantPath, float]]:
-    """Return the waiting jobs below each node, and when the one that starts next was submitted."""
-    queued: dict[TenantPath, int] = {}
-    oldest: dict[TenantPath, float] = {}
-    for path, project in pool.projects.items():
-        waiting, since = 0, wall
-        for window in project.windows:
-            waiting += max(lengths.get(window.lane, 0), len(window.entries) + max(0, window.rest))
-            if window.entries and isinstance(window.entries[0], Header):
-                since = min(since, window.entries[0].submitted_at)
-        for depth in range(len(path) + 1):
-            node = path[:depth]
-            queued[node] = queued.get(node, 0) + waiting
-            oldest[node] = min(oldest.get(node, wall), since)
-    return queued, oldest
-
-
-def _relevant(pool: Pool, queued: Mapping[TenantPath, int]) -> list[NodeView]:
+def _relevant(pool: Pool, queued: Mapping[TenantPath, int], longest: Iterable[TenantPath]) -> list[NodeView]:
     """Return the nodes to show with their ancestors: those that run most, then those that wait most."""
     scheduler = pool.scheduler
     running: dict[TenantPath, int] = {}
     for lease in scheduler.leases.values():
         running[lease.job.path] = running.get(lease.job.path, 0) + 1
-    candidates = dict.fromkeys(chain(running, pool.projects, scheduler.policies))
+    candidates = dict.fromkeys(chain(running, longest, scheduler.policies))
     if len(candidates) < NODES_SHOWN:
         candidates.update(dict.fromkeys(islice(scheduler.tree.nodes, NODES_SHOWN)))
     best = nlargest(NODES_SHOWN, candidates, key=lambda path: (running.get(path, 0), queued.get(path, 0)))
@@ -198,30 +172,41 @@ class StatusWriter:
         self._clock = clock
         self._name = name
         self._version = version
-        self._describer: Describer | None = None
-        self._due_at = float("-inf")
-        self._commits = -1
+        self.start()
 
     def start(self) -> None:
         """Begin to describe a new engine."""
         self._describer = Describer(self._name, self._version, self._clock.monotonic())
+        self._sweep: Sweep | None = None
         self._due_at = float("-inf")
         self._commits = -1
+        self._spent = 0.0
 
-    async def write_if_due(self, engine: Engine, backend: Backend) -> None:
-        """Refresh the stored description if it is time to."""
-        started = self._clock.monotonic()
-        if started < self._due_at or self._describer is None:
-            return
-        quiet = engine.counters.commits == self._commits
-        self._commits = engine.counters.commits
-        self._due_at = started + INTERVAL
-        if quiet and not engine.liveness.holds and not engine.backlog.windows.by_lane:
-            return
-        lanes = self._describer.lanes(engine)
-        lengths = dict(zip(lanes, await backend.lane_lengths(lanes), strict=True)) if lanes else {}
-        before = self._clock.monotonic()
-        blob = encode_status(self._describer.describe(engine, lengths, before, self._clock.wall()))
-        spent = self._clock.monotonic() - before
+    async def go_on(self, engine: Engine, backend: Backend) -> bool:
+        """Do the next slice of a description, if it is time for one; return whether it is not finished."""
+        began = self._clock.monotonic()
+        if self._sweep is None:
+            if began < self._due_at:
+                return False
+            quiet = engine.counters.commits == self._commits
+            self._commits = engine.counters.commits
+            self._due_at = began + INTERVAL
+            if quiet and not engine.liveness.holds and not engine.backlog.windows.by_lane:
+                return False
+            self._sweep, self._spent = Sweep(engine), 0.0
+        finished = self._sweep.go_on()
+        self._spent += self._clock.monotonic() - began
+        if finished:
+            sweep, self._sweep = self._sweep, None
+            await self._write(engine, backend, sweep)
+        return not finished
+
+    async def _write(self, engine: Engine, backend: Backend, sweep: Sweep) -> None:
+        lanes = sweep.lanes()
+        if lanes:
+            sweep.correct(dict(zip(lanes, await backend.lane_lengths(lanes), strict=True)))
+        began = self._clock.monotonic()
+        blob = encode_status(self._describer.describe(engine, sweep, began, self._clock.wall()))
+        now = self._clock.monotonic()
+        self._due_at = max(self._due_at, now + (self._spent + now - began) / MOST_OF_THE_TIME)
         await backend.write_status(engine.token, blob)
-        self._due_at = started + max(INTERVAL, spent / MOST_OF_THE_TIME)

@@ -313,7 +313,7 @@ class Engine:
                 free -= 1
                 window: LaneWindow = running.job.ref  # type: ignore[assignment]
                 assert window.jobs[0] is running.job, "the core starts a lane's jobs in the lane's order"
-                window.jobs.popleft()
+                del window.jobs[0]
                 header: Header = backlog.windows.use(window)  # type: ignore[assignment]
                 lease = Lease(token, header, header.attempts + 1, wall, running.charged, "", running.excused)
                 holds[token] = Hold(lease, now, now)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 
 from drr.backend import Backend
 from drr.clock import Clock
@@ -109,7 +110,7 @@ class Leadership:
             records = await self._backend.workers()
             self._looked_at = self._clock.monotonic()
             engine.look(records, now, self._looked_at)
-        await self._status.write_if_due(engine, self._backend)
+        describing = await self._status.go_on(engine, self._backend)
         self._changes.apply(engine)
         plan = engine.step(self._clock.monotonic(), self._clock.wall())
         if plan is not None:
@@ -118,7 +119,10 @@ class Leadership:
                 on_progress()
             return
         await self._renew_if_due()
-        await self._wake.wait()
+        if describing:
+            await anyio.lowlevel.checkpoint()
+        else:
+            await self._wake.wait()
 
     async def _carry_out(self, engine: Engine, plan: Plan) -> None:
         if plan.commit is None:

@@ -112,7 +112,7 @@ class Pool:
         """Offer a returned job that was just put at the head of its window."""
         project = self.projects[window.lane.path]
         if window.jobs:
-            window.jobs.appendleft(self._offer(project, window, header, front=True))
+            window.jobs.insert(0, self._offer(project, window, header, front=True))
         else:
             self._refill(project)
 

@@ -24,7 +24,9 @@ UNKNOWN: Final = -1
 FIRST: Final = 4
 """Headers in a new window."""
 SPARE: Final = 2
-"""Headers in a window at the start, and when memory is short."""
+"""Headers in a window after a load, and when memory is short."""
+MANY: Final = 20_000
+"""Active lanes from which on a load reads only the head of each: the sooner the first job starts."""
 LARGEST: Final = 1000
 QUICK: Final = 2
 """A window that was half used within so many passes is too small."""
@@ -50,7 +52,7 @@ class LaneWindow:
     def __init__(self, lane: Lane, target: int = FIRST) -> None:
         self.lane = lane
         self.entries: deque[Header | Malformed] = deque()
-        self.jobs: deque[Job] = deque()
+        self.jobs: list[Job] = []
         self.rest = UNKNOWN
         self.read_at = NEVER
         self.target = target
