@@ -242,6 +242,16 @@ class ServerFailed(DrrError):
         super().__init__(f"{reason}; its log ends with:\n{log}" if log else reason)
 
 
+class ReportUnavailable(DrrError):
+    """Raised when a report is wanted and the library that draws its charts is not installed; says what to install."""
+
+    def __init__(self, library: str) -> None:
+        self.library = library
+        super().__init__(
+            f"the report's charts need {library}, which is not installed: pip install 'drr-dispatcher[report]'"
+        )
+
+
 class DemoFailed(DrrError):
     """Raised when a part of the demo does not get ready, or ends by itself; the message shows the end of its log."""
 
