@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
+from typing import Final
 
 from drr.backend import ITEM_LIMIT, Burial, Malformed, Window
 from drr.dispatcher.batch import Batch
@@ -17,6 +18,9 @@ from drr.dispatcher.windows import MANY, SPARE, UNKNOWN, LaneWindow, Windows
 from drr.model import Header, Lane, NodePolicy, PoolPolicy, Settings, TenantPath
 
 log = logging.getLogger("drr.dispatcher")
+
+REFUSALS_LOGGED: Final = 10
+"""Lanes that are not served which are logged by name; the others are only counted."""
 
 
 class Backlog:
@@ -31,6 +35,7 @@ class Backlog:
         self._depth = depth
         self._tally = tally
         self._trusting_from = trusting_from
+        self._refusals = 0
         self._loaded_upto = 0
         self._malformed: dict[LaneWindow, None] = {}
         """Windows that may have no job at their head."""
@@ -160,5 +165,7 @@ class Backlog:
         if len(lane.path) == self._depth:
             return True
         self._tally.refused += 1
-        log.error("lane %s is not served: tenant paths here have %d names", lane, self._depth)
+        self._refusals += 1
+        if self._refusals <= REFUSALS_LOGGED:
+            log.error("lane %s is not served: tenant paths here have %d names", lane, self._depth)
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from drr.backend import ITEM_LIMIT, Burial, Commit, Dispatch, Peek, Requeue, Settlement
+from drr.backend import ITEM_LIMIT, Burial, Commit, Dispatch, MalformedEvent, Peek, Requeue, Settlement
 from drr.model import Lease
 
 
@@ -35,7 +35,7 @@ class Plan(NamedTuple):
 class Batch:
     """A commit in the making. ``returned``: leases whose jobs go back, with their new number of losses.
 
-    ``due``: something other than what is listed here is to be stored.
+    ``skipped``: events that are none. ``due``: something other than what is listed here is to be stored.
     """
 
     settlements: list[Settlement] = field(default_factory=list)
@@ -44,6 +44,7 @@ class Batch:
     burials: list[Burial] = field(default_factory=list)
     dispatches: list[Dispatch] = field(default_factory=list)
     charges: dict[str, Lease] = field(default_factory=dict)
+    skipped: list[MalformedEvent] = field(default_factory=list)
     due: bool = False
 
     @property

@@ -50,6 +50,7 @@ from drr.dispatcher.endings import conclude, give_up, give_up_reason, held_secon
 from drr.dispatcher.liveness import Capacity, Cause, Gone, Hold, Liveness
 from drr.dispatcher.pools import earlier_faults
 from drr.dispatcher.windows import LaneWindow
+from drr.errors import InvalidConfiguration
 from drr.model import Header, Lease, NodePolicy, NodeState, Outcome, PoolPolicy, Settings, TenantPath
 
 log = logging.getLogger("drr.dispatcher")
@@ -97,6 +98,8 @@ class Engine:
         """Events of the first batch in ``_facts`` that earlier passes have applied."""
         self._gone: deque[Gone] = deque()
         self._dead: dict[str, str] = {}
+        self._forgotten: dict[NodeKey, NodeState | None] = {}
+        """Accounts to be taken out of the store with the next commit."""
         self._accrued = now
         self._tokens = count(1)
         self._token_stem = f"{token.rpartition(':')[2][:16]}."
@@ -107,7 +110,10 @@ class Engine:
     def _load(self, snapshot: Snapshot, now: float, wall: float) -> None:
         states: dict[str, dict[TenantPath, NodeState]] = {}
         for (name, path), state in snapshot.nodes.items():
-            states.setdefault(name, {})[path] = state
+            if len(path) <= self.rules.depth:
+                states.setdefault(name, {})[path] = state
+            else:
+                self._forgotten[name, path] = None  # from a time when paths were longer
         for name, of_pool in states.items():
             self.backlog.pool(name).scheduler.restore(of_pool)
         for lease in snapshot.leases:
@@ -122,6 +128,9 @@ class Engine:
         be at least as old as its overrun charges say.
         """
         header = lease.header
+        if len(header.lane.path) != self.rules.depth:
+            rule = f"attempt {lease.token} of job {header.job_id} is running: set the depth back until it has ended"
+            raise InvalidConfiguration("depth", self.rules.depth, rule)
         pool = self.backlog.pool(header.lane.pool)
         estimate = pool.estimate(header)
         age = max(0.0, wall - lease.dispatched_at)
@@ -179,6 +188,9 @@ class Engine:
         """Return the next pass, or ``None`` if there is nothing to do. Its outcome goes to `confirm`."""
         batch = Batch()
         self._apply_facts(batch, now, wall)
+        if batch.skipped:
+            first = batch.skipped[0]
+            log.warning("%d events cannot be decoded (%s: %.80r ...)", len(batch.skipped), first.reason, first.raw)
         self._apply_gone(batch, now, wall)
         self._give_back(batch)
         if now - self._accrued >= ACCRUAL:
@@ -219,10 +231,14 @@ class Engine:
         )
 
     def _touched(self) -> dict[NodeKey, NodeState | None]:
-        nodes: dict[NodeKey, NodeState | None] = {}
-        for name, pool in self.backlog.pools.items():
+        nodes, self._forgotten = self._forgotten, {}
+        for name, pool in list(self.backlog.pools.items()):
             for path, state in pool.scheduler.touched().items():
                 nodes[name, path] = state
+            if pool.forgettable:
+                # Nothing is left of it, and this commit says so; it is made anew when it is needed.
+                nodes[name, ()] = None
+                del self.backlog.pools[name]
         return nodes
 
     # --- what has ended -------------------------------------------------------------------------------
@@ -245,7 +261,7 @@ class Engine:
     def _end(self, event: Event | MalformedEvent, batch: Batch, now: float, wall: float) -> None:
         if isinstance(event, MalformedEvent):
             self._tally.malformed += 1
-            log.warning("an event cannot be decoded and is skipped: %s (%.80r)", event.reason, event.raw)
+            batch.skipped.append(event)
             return
         hold = self.liveness.remove(event.token)
         if hold is None:

@@ -66,6 +66,12 @@ class Pool:
         self.estimator = DefaultEstimate(policy.default_estimate)
         self.scheduler.set_pool(policy)
 
+    @property
+    def forgettable(self) -> bool:
+        """Whether nothing waits or runs, nobody works here, and no tenant's account says anything any more."""
+        scheduler = self.scheduler
+        return not self.projects and not scheduler.slots and not scheduler.running and len(scheduler.tree.nodes) == 1
+
     def add(self, window: LaneWindow) -> None:
         """Take in a lane that was just opened."""
         path = window.lane.path

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from drr.backend import Commit, Event, EventKind, Facts, Position
 from drr.core.invariants import check as check_core
 from drr.dispatcher.batch import Rules
-from drr.errors import CommitRefused
+from drr.errors import CommitRefused, InvalidConfiguration
 from drr.model import Lane, NodePolicy, PoolPolicy, Share
-from tests.helpers.desk import ACME, GLOBEX, TRIVIAL, URGENT, Desk
+from tests.helpers.desk import ACME, GLOBEX, RULES, TRIVIAL, URGENT, Desk
 
 
 def tokens_of(commits: list[Commit]) -> list[str]:
@@ -335,3 +337,52 @@ def test_pools_are_apart() -> None:
 
 def test_rules_have_the_documented_defaults() -> None:
     assert Rules() == Rules(lease=30.0, heartbeat=10.0, poison_after=3, depth=2)
+
+
+def test_a_pool_that_nobody_uses_any_more_is_forgotten() -> None:
+    """Its tree, and its root's account in the store; it is made anew, with its stored settings, when a job comes."""
+    strange = Lane("strange", ("acme", "web"))
+    desk = Desk()
+    desk.engine.set_pool("strange", PoolPolicy(quantum=5.0))
+    desk.join("w1", pool="strange")
+    desk.submit(strange, estimate=0.1)
+    desk.turn()
+    (attempt,) = desk.take(pool="strange")
+    desk.finish(attempt, seconds=0.1)
+    desk.turn()
+    desk.leave("w1")
+    desk.turn()
+    for _ in range(10):
+        desk.join("w2")
+        desk.pass_time(5.0, beating=["w2"])
+    assert set(desk.engine.backlog.pools) == {"default"}
+    assert [key for key in desk.store.nodes if key[0] == "strange"] == []
+    desk.submit(strange)
+    desk.turn()
+    assert desk.engine.backlog.pools["strange"].scheduler.pool.quantum == 5.0
+    desk.check()
+
+
+def test_accounts_of_longer_paths_leave_the_store() -> None:
+    """The depth was reduced: what is left of deeper tenants must not turn projects into organisations."""
+    desk = Desk(replace(RULES, depth=3))
+    deep = Lane("default", ("acme", "web", "deep"))
+    desk.join()
+    desk.submit(deep)
+    desk.turn()
+    desk.rules = RULES
+    with pytest.raises(InvalidConfiguration, match="running"):
+        desk.load()
+    desk.rules = replace(RULES, depth=3)
+    desk.load()
+    (attempt,) = desk.take()
+    desk.finish(attempt)
+    desk.turn()
+    assert ("default", deep.path) in desk.store.nodes
+    desk.rules = RULES
+    desk.load()
+    desk.submit(ACME)
+    desk.turn()
+    assert ("default", deep.path) not in desk.store.nodes
+    assert lanes_of(desk.commits)[-1] == ACME
+    desk.check()
