@@ -67,6 +67,10 @@ bench-core: $(STAMP) ## Measure decisions per second by number of tenants
 bench-drain: $(STAMP) ## Measure submitting and draining on a real server
 	@$(BIN)/python -m bench.drain
 
+.PHONY: bench-latency
+bench-latency: $(STAMP) ## Measure how long one job waits behind another tenant's 50,000
+	@$(BIN)/python -m bench.latency
+
 # One environment for each interpreter, beside .venv, so that nothing there changes.
 .PHONY: test-all-pythons
 test-all-pythons: ## Run the tests on each of Python 3.11, 3.12 and 3.13 that is installed
