@@ -125,9 +125,9 @@ class Agreement(RuleBasedStateMachine):
         self.tally("submitted")
 
     @precondition(lambda self: self.submitted)
-    @rule(data=st.data())
-    def submit_again(self, data: st.DataObject) -> None:
-        client, call = data.draw(st.sampled_from(sorted(self.submitted)))
+    @rule(seed=seeds)
+    def submit_again(self, seed: int) -> None:
+        client, call = Random(seed).choice(sorted(self.submitted))
         jobs = self.submitted[client, call]
         self.both(lambda side: side.backend.submit(client, call, jobs))
         self.tally("repeated")
@@ -300,6 +300,10 @@ class Agreement(RuleBasedStateMachine):
             self.report([rng.choice(list(EventKind))], b"value", rng.choice(SECONDS))
             self.look_up(rng.choice(LANES), 1)
             self.replies(rng.choice(CLIENTS), False)
+            if rng.random() < 0.3:
+                self.submit_again(rng.randrange(2**32))
+                self.plant_entry(rng.choice(LANES), b"bad")
+                self.commit_something_wrong(rng.randrange(2**32), 0)
 
     @precondition(lambda self: self.books.token)
     @rule(seed=seeds, back=small)

@@ -215,4 +215,4 @@ def test_a_planted_bug_is_found_out(kind: type[MemoryBackend]) -> None:
 
 
 def test_without_a_bug_there_is_nothing_to_find_out() -> None:
-    find_out(MemoryBackend, examples=30)
+    find_out(MemoryBackend, examples=15)
