@@ -26,60 +26,42 @@ from drr.errors import InvalidConfiguration, InvalidName, InvalidValue, StoreFul
 from drr.model import Completion, Header, JobSpec, JobState, Lane, Lease
 from drr_backends.memory import MemoryBackend, open_memory
 from drr_backends.memory.records import CLIENT_TTL, REPLIES_KEPT, REPLIES_TTL
+from tests.helpers.manual_clock import ManualClock
 
 LANE = Lane("default", ("acme", "web"))
 OTHER = Lane("default", ("globex", "mail"))
 PATIENCE = 30.0
 
 
-class HandClock:
-    """A clock that moves when it is told to. A sleeper sleeps until the clock has passed its time."""
+class CountingClock(ManualClock):
+    """Tells how long it was asked to sleep, and how many sleep now."""
 
     def __init__(self) -> None:
-        self.now = 1000.0
-        self.sleeping: list[tuple[float, anyio.Event]] = []
+        super().__init__()
         self.slept: list[float] = []
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return self.now + 1.7e9
+        self.sleepers = 0
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
-        sleeper = (self.now + seconds, anyio.Event())
-        self.sleeping.append(sleeper)
+        self.sleepers += 1
         try:
-            await sleeper[1].wait()
+            await super().sleep(seconds)
         finally:
-            self.sleeping.remove(sleeper)
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
-        for until, event in self.sleeping:
-            if until <= self.now:
-                event.set()
+            self.sleepers -= 1
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> CountingClock:
+    return CountingClock()
 
 
 @pytest.fixture
-def backend(clock: HandClock) -> MemoryBackend:
+def backend(clock: CountingClock) -> MemoryBackend:
     return open_memory("memory://", "test", clock)
 
 
 def job(lane: Lane = LANE, **fields: object) -> JobSpec:
     return JobSpec(lane, "work", b"payload", 1.0, **fields)  # type: ignore[arg-type]
-
-
-async def settled() -> None:
-    """Let every task run until it waits."""
-    for _ in range(20):
-        await anyio.lowlevel.checkpoint()
 
 
 async def start(backend: Backend, *jobs: JobSpec, client: str = "client", call: int = 1) -> list[Lease]:
@@ -110,7 +92,7 @@ async def settle(backend: Backend, *leases: Lease) -> None:
 
 
 @pytest.mark.anyio
-async def test_handles_of_one_name_and_namespace_share_a_store(clock: HandClock) -> None:
+async def test_handles_of_one_name_and_namespace_share_a_store(clock: CountingClock) -> None:
     one, two = open_memory("memory://shared", "a", clock), open_memory("memory://shared", "a", clock)
     other_namespace, other_name = open_memory("memory://shared", "b", clock), open_memory("memory://else", "a", clock)
     await one.submit("c", 1, [job()])
@@ -119,7 +101,7 @@ async def test_handles_of_one_name_and_namespace_share_a_store(clock: HandClock)
 
 
 @pytest.mark.anyio
-async def test_a_store_without_a_name_is_shared_with_siblings_only(clock: HandClock) -> None:
+async def test_a_store_without_a_name_is_shared_with_siblings_only(clock: CountingClock) -> None:
     one, two = open_memory("memory://", "a", clock), open_memory("memory://", "a", clock)
     await one.submit("c", 1, [job()])
     assert await one.sibling().lane_lengths([LANE]) == [1]
@@ -127,7 +109,7 @@ async def test_a_store_without_a_name_is_shared_with_siblings_only(clock: HandCl
 
 
 @pytest.mark.anyio
-async def test_a_named_store_lives_as_long_as_somebody_has_it_open(clock: HandClock) -> None:
+async def test_a_named_store_lives_as_long_as_somebody_has_it_open(clock: CountingClock) -> None:
     one = open_memory("memory://mortal", "a", clock)
     two = one.sibling()
     await one.submit("c", 1, [job()])
@@ -150,20 +132,20 @@ async def test_a_named_store_lives_as_long_as_somebody_has_it_open(clock: HandCl
         "memory://#f",
     ],
 )
-def test_a_url_that_says_something_else_is_refused(clock: HandClock, url: str) -> None:
+def test_a_url_that_says_something_else_is_refused(clock: CountingClock, url: str) -> None:
     with pytest.raises(InvalidConfiguration) as caught:
         open_memory(url, "a", clock)
     assert caught.value.value == url
 
 
-def test_names_of_stores_and_namespaces_are_names(clock: HandClock) -> None:
+def test_names_of_stores_and_namespaces_are_names(clock: CountingClock) -> None:
     with pytest.raises(InvalidName):
         open_memory("memory://a:b", "a", clock)
     with pytest.raises(InvalidName):
         open_memory("memory://a", "a{b}", clock)
 
 
-def test_the_scheme_memory_is_registered(clock: HandClock) -> None:
+def test_the_scheme_memory_is_registered(clock: CountingClock) -> None:
     assert isinstance(open_backend("memory://", namespace="a", clock=clock), MemoryBackend)
 
 
@@ -171,7 +153,7 @@ def test_the_scheme_memory_is_registered(clock: HandClock) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_full_store_refuses_a_batch_that_does_not_fit_and_drains(clock: HandClock) -> None:
+async def test_a_full_store_refuses_a_batch_that_does_not_fit_and_drains(clock: CountingClock) -> None:
     backend = open_memory("memory://?max_jobs=3", "a", clock)
     first = await backend.submit("c", 1, [job(), job()])
     with pytest.raises(StoreFull, match="2 of at most 3"):
@@ -203,45 +185,45 @@ async def test_a_client_that_never_reads_its_replies_costs_a_bounded_amount(back
 
 
 @pytest.mark.anyio
-async def test_results_expire_by_the_injected_clock(backend: MemoryBackend, clock: HandClock) -> None:
+async def test_results_expire_by_the_injected_clock(backend: MemoryBackend, clock: CountingClock) -> None:
     leases = await start(backend, job(result_ttl=10.0), job(result_ttl=20.0))
     await settle(backend, *leases)
     ids = [lease.header.job_id for lease in leases]
-    clock.advance(9.5)
+    await clock.advance(9.5)
     assert all(await backend.look_up(ids))
-    clock.advance(0.5)
+    await clock.advance(0.5)
     assert [status is not None for status in await backend.look_up(ids)] == [False, True]
-    clock.advance(10.0)
+    await clock.advance(10.0)
     assert await backend.look_up(ids) == [None, None]
 
 
 @pytest.mark.anyio
-async def test_expired_results_are_forgotten_by_the_next_pass(backend: MemoryBackend, clock: HandClock) -> None:
+async def test_expired_results_are_forgotten_by_the_next_pass(backend: MemoryBackend, clock: CountingClock) -> None:
     await settle(backend, *await start(backend, *[job(result_ttl=10.0)] * 5))
     assert len(backend._store.results) == 5
-    clock.advance(11.0)
+    await clock.advance(11.0)
     await settle(backend)
     assert (len(backend._store.results), len(backend._store.expiries)) == (0, 0)
 
 
 @pytest.mark.anyio
-async def test_clients_that_went_away_are_forgotten(backend: MemoryBackend, clock: HandClock) -> None:
+async def test_clients_that_went_away_are_forgotten(backend: MemoryBackend, clock: CountingClock) -> None:
     ids = await backend.submit("old", 1, [job()])
-    clock.advance(CLIENT_TTL / 2)
+    await clock.advance(CLIENT_TTL / 2)
     await backend.submit("new", 1, [job()])
     assert await backend.submit("old", 1, [job()]) == ids
-    clock.advance(CLIENT_TTL / 2)
+    await clock.advance(CLIENT_TTL / 2)
     await backend.submit("newer", 1, [job()])
     assert list(backend._store.calls) == ["new", "newer"]
 
 
 @pytest.mark.anyio
 async def test_replies_that_nobody_reads_are_forgotten_and_cursors_stay_good(
-    backend: MemoryBackend, clock: HandClock
+    backend: MemoryBackend, clock: CountingClock
 ) -> None:
     await settle(backend, *await start(backend, job(reply_to="me"), job(reply_to="me")))
     cursor, _ = await backend.replies("me", "", 0)
-    clock.advance(REPLIES_TTL)
+    await clock.advance(REPLIES_TTL)
     (lease,) = await start(backend, job(reply_to="you"), call=2)
     await settle(backend, lease)
     assert list(backend._store.replies) == ["you"]
@@ -265,7 +247,7 @@ async def _news(backend: Backend) -> object:
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", BLOCKING)
 async def test_a_wait_lapses_by_the_injected_clock_and_polls_nothing(
-    backend: MemoryBackend, clock: HandClock, name: str
+    backend: MemoryBackend, clock: CountingClock, name: str
 ) -> None:
     await backend.elect("", "1:leader")
     call, nothing = BLOCKING[name]
@@ -276,18 +258,20 @@ async def test_a_wait_lapses_by_the_injected_clock_and_polls_nothing(
 
     async with anyio.create_task_group() as group:
         group.start_soon(wait)
-        await settled()
-        clock.advance(4.999)
-        await settled()
+        await clock.settle()
+        await clock.advance(4.999)
+        await clock.settle()
         assert (found, clock.slept, backend.blocked) == ([], [5.0], 1)
-        clock.advance(0.001)
-        await settled()
+        await clock.advance(0.001)
+        await clock.settle()
         assert (found, clock.slept, backend.blocked) == ([nothing], [5.0], 0)
-    assert clock.sleeping == []
+    assert clock.sleepers == 0
 
 
 @pytest.mark.anyio
-async def test_a_wait_that_was_woken_for_nothing_keeps_its_deadline(backend: MemoryBackend, clock: HandClock) -> None:
+async def test_a_wait_that_was_woken_for_nothing_keeps_its_deadline(
+    backend: MemoryBackend, clock: CountingClock
+) -> None:
     """Two workers wait and one attempt comes: the other goes on waiting for what is left of its time."""
     found: dict[str, list[Attempt | Malformed]] = {}
 
@@ -296,22 +280,24 @@ async def test_a_wait_that_was_woken_for_nothing_keeps_its_deadline(backend: Mem
 
     async with anyio.create_task_group() as group:
         group.start_soon(wait, "first")
-        await settled()
+        await clock.settle()
         group.start_soon(wait, "second")
-        await settled()
-        clock.advance(6.0)
+        await clock.settle()
+        await clock.advance(6.0)
         await start(backend, job())
-        await settled()
+        await clock.settle()
         assert (list(found), len(found["first"])) == (["first"], 1)
-        clock.advance(3.0)
-        await settled()
+        await clock.advance(3.0)
+        await clock.settle()
         assert "second" not in found
-        clock.advance(1.0)
+        await clock.advance(1.0)
     assert found["second"] == []
 
 
 @pytest.mark.anyio
-async def test_waiting_readers_are_served_first_come_first_served(backend: MemoryBackend, clock: HandClock) -> None:
+async def test_waiting_readers_are_served_first_come_first_served(
+    backend: MemoryBackend, clock: CountingClock
+) -> None:
     found: list[tuple[str, int]] = []
 
     async def wait(name: str) -> None:
@@ -320,11 +306,11 @@ async def test_waiting_readers_are_served_first_come_first_served(backend: Memor
     async with anyio.create_task_group() as group:
         for name in ("first", "second", "third"):
             group.start_soon(wait, name)
-            await settled()
+            await clock.settle()
         await start(backend, *[job()] * 3)
-        await settled()
+        await clock.settle()
         assert found == [("first", 2), ("second", 1)]
-        clock.advance(10.0)
+        await clock.advance(10.0)
 
 
 # --- other loops, cancellation, closing
@@ -358,9 +344,11 @@ async def test_a_method_that_is_cancelled_before_it_begins_does_nothing(backend:
 
 
 @pytest.mark.anyio
-async def test_a_reader_cancelled_as_it_is_woken_takes_nothing_with_it(backend: MemoryBackend) -> None:
+async def test_a_reader_cancelled_as_it_is_woken_takes_nothing_with_it(
+    backend: MemoryBackend, clock: CountingClock
+) -> None:
     task = asyncio.ensure_future(backend.read_attempts("w1", "i", "default", 1, 5.0))
-    await settled()
+    await clock.settle()
     assert backend.blocked == 1
     (lease,) = await start(backend, job())
     task.cancel()
@@ -376,15 +364,15 @@ async def test_a_reader_cancelled_as_it_is_woken_takes_nothing_with_it(backend: 
 
 
 @pytest.mark.anyio
-async def test_who_waits_on_a_handle_that_is_closed_is_told(backend: MemoryBackend) -> None:
+async def test_who_waits_on_a_handle_that_is_closed_is_told(backend: MemoryBackend, clock: CountingClock) -> None:
     sibling = backend.sibling()
     waiting = asyncio.ensure_future(sibling.read_attempts("w", "i", "default", 1, 5.0))
     unaffected = asyncio.ensure_future(backend.read_attempts("w", "i", "default", 1, 5.0))
-    await settled()
+    await clock.settle()
     await sibling.close()
     with pytest.raises(StoreUnavailable, match="closed"):
         await waiting
-    await settled()
+    await clock.settle()
     assert not unaffected.done()
     await start(backend, job())
     assert len(await unaffected) == 1
@@ -392,7 +380,7 @@ async def test_who_waits_on_a_handle_that_is_closed_is_told(backend: MemoryBacke
         sibling.sibling()
 
 
-def test_a_waiter_whose_loop_was_closed_does_no_harm(clock: HandClock) -> None:
+def test_a_waiter_whose_loop_was_closed_does_no_harm(clock: CountingClock) -> None:
     backend = open_memory("memory://", "a", clock)
 
     async def abandon() -> None:
@@ -408,7 +396,7 @@ async def _dispatch_one(backend: Backend) -> None:
     await start(backend, job())
 
 
-def test_threads_with_loops_of_their_own_work_on_one_store(clock: HandClock) -> None:
+def test_threads_with_loops_of_their_own_work_on_one_store(clock: CountingClock) -> None:
     """A dispatcher, a client and three workers, each in a thread: every job is run once. No wait ever lapses."""
     jobs = 300
     main = open_memory("memory://threads", "a", clock)
@@ -472,7 +460,7 @@ def test_threads_with_loops_of_their_own_work_on_one_store(clock: HandClock) -> 
 
 def test_the_same_calls_give_the_same_answers() -> None:
     async def play() -> list[object]:
-        backend = open_memory("memory://", "a", HandClock())
+        backend = open_memory("memory://", "a", CountingClock())
         said: list[object] = [await start(backend, job(), job(OTHER), job())]
         said.append(await backend.read_attempts("w", "i", "default", 2, 0))
         said.append(await backend.receive(Position(), 0))
@@ -484,7 +472,7 @@ def test_the_same_calls_give_the_same_answers() -> None:
 
 def test_a_cursor_of_another_store_is_refused() -> None:
     async def play() -> None:
-        await open_memory("memory://", "a", HandClock()).replies("me", "1700000000000-0", 0)
+        await open_memory("memory://", "a", CountingClock()).replies("me", "1700000000000-0", 0)
 
     with pytest.raises(InvalidValue, match="reply cursor"):
         asyncio.run(play())
