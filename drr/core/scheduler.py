@@ -147,7 +147,8 @@ class Scheduler:
     def expect(self, path: TenantPath, more: bool) -> None:
         """Whether the store holds more of this project than was offered.
 
-        If so, a project whose offered jobs run out is parked and not drained: it keeps its credit.
+        If so, a project whose offered jobs run out is parked and not drained: it keeps its credit. To be
+        told after the project's first `offer`: told before, the project counts as having waited.
         """
         leaf = self._tree.leaf(path)
         if bool(leaf.more) == more:

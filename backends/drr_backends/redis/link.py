@@ -55,6 +55,8 @@ BLOCK_LIMIT: Final = 2.0
 """Seconds that one blocking command may last; longer waits are made of several."""
 BLOCK_GRACE: Final = 2.0
 """Seconds above its block after which a blocking read counts as lost."""
+UNBLOCK_AGAIN: Final = 0.05
+"""Seconds after which a cancelled blocking read that goes on is unblocked once more."""
 _URL_OPTIONS: Final = ("host", "port", "path", "db", "username", "password", "client_name")
 
 
@@ -248,8 +250,10 @@ class BlockingLink:
                 reply = await asyncio.shield(work)
             except asyncio.CancelledError:
                 with anyio.CancelScope(shield=True):
-                    await self._unblock()
-                    await asyncio.wait([work])
+                    # Repeated, since an unblock may arrive before the read that it is meant for.
+                    while not work.done():
+                        await self._unblock()
+                        await asyncio.wait([work], timeout=UNBLOCK_AGAIN)
                 with contextlib.suppress(BackendError, asyncio.CancelledError):
                     work.result()
                 raise
