@@ -7,7 +7,7 @@ have to differ between light and dark are the page's (``report.js``), only those
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -34,15 +34,15 @@ _SHORTEST: Final = 0.01
 """Seconds at which a shorter wait is drawn: a logarithm has no zero."""
 _TICKS: Final[Mapping[float, str]] = {
     0.01: "10 ms",
-    0.1: "0.1 s",
+    0.1: "100 ms",
     1.0: "1 s",
     10.0: "10 s",
     60.0: "1 min",
     600.0: "10 min",
     3600.0: "1 h",
     36000.0: "10 h",
-    864000.0: "10 d",
-    8640000.0: "100 d",
+    86400.0 * 4: "4 d",
+    86400.0 * 40: "40 d",
 }
 _TIME_UNITS: Final = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), (120.0, 60.0, "minutes"))
 
@@ -79,11 +79,11 @@ _Trace: TypeAlias = Callable[[Line], dict[str, Any]]
 
 def wait_lines(panels: Sequence[Panel]) -> Figure:
     """Draw waits in seconds over time, on one logarithmic scale for all panels."""
-    highest = max((y for panel in panels for line in panel.lines for y in line.y if y is not None), default=0.0)
+    values = [y for panel in panels for line in panel.lines for y in line.y]
 
     def trace(line: Line) -> dict[str, Any]:
         return {
-            "y": [None if y is None else max(y, _SHORTEST) for y in line.y],
+            "y": [None if y is None else round(_drawn(y), 4) for y in line.y],
             "text": [duration(y) for y in line.y],
             "hovertemplate": "%{text}",
             "mode": "lines+markers",
@@ -91,7 +91,7 @@ def wait_lines(panels: Sequence[Panel]) -> Figure:
             "line": {"color": line.colour, "width": 1.8},
         }
 
-    return _over_time(panels, trace, {"title": {"text": "wait (log scale)"}, **_duration_axis(highest)})
+    return _over_time(panels, trace, {"title": {"text": "wait (log scale)"}, **_duration_axis(values)})
 
 
 def share_areas(panels: Sequence[Panel]) -> Figure:
@@ -99,7 +99,7 @@ def share_areas(panels: Sequence[Panel]) -> Figure:
 
     def trace(line: Line) -> dict[str, Any]:
         return {
-            "y": [y or 0.0 for y in line.y],
+            "y": [round(y or 0.0, 5) for y in line.y],
             "hovertemplate": "%{y:.1%}",
             "mode": "lines",
             "stackgroup": "all",
@@ -116,7 +116,7 @@ def fraction_lines(panel: Panel, title: str) -> Figure:
 
     def trace(line: Line) -> dict[str, Any]:
         return {
-            "y": list(line.y),
+            "y": [None if y is None else round(y, 5) for y in line.y],
             "hovertemplate": "%{y:.1%}",
             "mode": "lines",
             "line": {"color": line.colour, "width": 1.8},
@@ -129,7 +129,7 @@ def fraction_lines(panel: Panel, title: str) -> Figure:
 def wait_dots(rows: Sequence[str], series: Sequence[Dots]) -> Figure:
     """Draw one row for each name: a dot for each series at its wait, and a grey bar from the least to the most."""
     names = [label(shorten(name)) for name in rows]
-    values = [value for dots in series for value in dots.values if value is not None]
+    values = [value for dots in series for value in dots.values]
     places = list(range(len(rows)))
     spans = [[v for dots in series if (v := dots.values[row]) is not None] for row in places]
     bar: dict[str, Any] = {
@@ -159,7 +159,7 @@ def wait_dots(rows: Sequence[str], series: Sequence[Dots]) -> Figure:
         "margin": {"l": 8, "r": 16, "t": 34, "b": 48},
         "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
         "hovermode": "closest",
-        "xaxis": {"title": {"text": "wait (log scale)"}, **_duration_axis(max(values, default=0.0))},
+        "xaxis": {"title": {"text": "wait (log scale)"}, **_duration_axis(values)},
         "yaxis": {
             "tickvals": places,
             "ticktext": names,
@@ -176,12 +176,14 @@ def _drawn(wait: float) -> float:
     return max(wait, _SHORTEST)
 
 
-def _duration_axis(highest: float) -> dict[str, Any]:
-    """Return a logarithmic axis whose marks are durations, for values of up to ``highest`` seconds."""
-    top = math.log10(max(highest, 1.0)) + 0.15
+def _duration_axis(values: Iterable[float | None]) -> dict[str, Any]:
+    """Return a logarithmic axis whose marks are durations, and that has room for ``values`` in seconds."""
+    drawn = [_drawn(value) for value in values if value is not None] or [1.0]
+    low, high = math.log10(min(drawn)), math.log10(max(drawn))
+    margin = 0.05 * max(1.0, high - low)
     return {
         "type": "log",
-        "range": [math.log10(_SHORTEST) - 0.1, top],
+        "range": [low - margin, max(high, low + 1.0) + margin],
         "tickvals": list(_TICKS),
         "ticktext": list(_TICKS.values()),
         "automargin": True,

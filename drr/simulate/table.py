@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from drr.simulate.results import PolicyResult, Run, TenantResult
-from drr.simulate.text import change, count, duration, percent, points, ratio, shorten
+from drr.simulate.text import change, count, duration, percent, points, printable, ratio, shorten
 from drr.simulate.whatif import Change, Verdict, counted
 
 Row: TypeAlias = tuple[str, list[str]]
@@ -103,7 +103,7 @@ def change_row(row: Change) -> list[str]:
 
 def print_run(console: Console, run: Run, *, tenants: bool = False) -> None:
     """Print the policies side by side, and with ``tenants`` who waited how long under each."""
-    console.print(Text.assemble(("trace ", "dim"), (run.trace, "bold"), f"   {run.workers:,} workers"))
+    console.print(Text.assemble(("trace ", "dim"), (printable(run.trace), "bold"), f"   {run.workers:,} workers"))
     console.print(Text(f"simulated in {run.seconds:.1f} s, {run.dispatches_per_s:,.0f} dispatches a second", "dim"))
     table = _table("", *run.policies)
     for name, cells in summary(run):
@@ -124,7 +124,7 @@ def print_tenants(console: Console, policy: str, result: PolicyResult) -> None:
     for row in result.tenants:
         if len(row.path) > 1:
             below.setdefault(row.path[0], []).append(row)
-    console.print(Text.assemble(("policy ", "dim"), (policy, "bold")))
+    console.print(Text.assemble(("policy ", "dim"), (printable(policy), "bold")))
     table = _table(*TENANT_COLUMNS)
     for organisation in organisations[:_LISTED]:
         table.add_row(Text(shorten(organisation.path[0]), "bold"), *tenant_row(organisation))
@@ -137,7 +137,9 @@ def print_tenants(console: Console, policy: str, result: PolicyResult) -> None:
 def print_changes(console: Console, before: str, after: str, changes: Sequence[Change]) -> None:
     """Print who gains and who loses, in the order of ``changes``."""
     counts = counted(changes)
-    console.print(Text.assemble(("from ", "dim"), (before, "bold"), (" to ", "dim"), (after, "bold")))
+    console.print(
+        Text.assemble(("from ", "dim"), (printable(before), "bold"), (" to ", "dim"), (printable(after), "bold"))
+    )
     console.print(
         Text(
             f"{counts[Verdict.GAINS]:,} gain, {counts[Verdict.LOSES]:,} lose, {counts[Verdict.SAME]:,} see no change"

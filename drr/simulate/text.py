@@ -62,8 +62,14 @@ def ratio(number: float | None) -> str:
     return NOTHING if number is None or math.isnan(number) else f"{number:.3f}"
 
 
+def printable(text: str) -> str:
+    """Return ``text`` with a mark in place of each control character, by which a name could command a terminal."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
 def shorten(name: str, length: int = 28) -> str:
-    """Return a name that is not longer than ``length``, cut in the middle."""
+    """Return a name that is printable and not longer than ``length``, cut in the middle."""
+    name = printable(name)
     if len(name) <= length:
         return name
     tail = (length - 1) // 3

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from drr.simulate.text import change, count, duration, percent, points, ratio, shorten
+from drr.simulate.text import change, count, duration, percent, points, printable, ratio, shorten
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,8 @@ def test_a_long_name_keeps_its_ends() -> None:
     assert shorten(name) == "organisation-with-…-end-0042"
     assert len(shorten(name)) == 28
     assert shorten("short") == "short"
+
+
+def test_control_characters_are_not_printed() -> None:
+    assert printable("a\x1b[2Jb\nc\u2028\u202ed") == "a\ufffd[2Jb\ufffdc\ufffd\ufffdd"
+    assert printable("Zürich-東京 1") == "Zürich-東京 1"
