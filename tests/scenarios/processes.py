@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -28,8 +29,8 @@ from drr.errors import NotLeader
 from drr.model import Header, Lane, parse_job_id
 from tests.scenarios.crew import JOURNAL, Run, read_runs
 
-PATIENCE = 120.0
-"""Seconds after which a scenario has failed: machines may be busy, but not for ever."""
+PATIENCE = 90.0
+"""Seconds that anything may take to happen: machines may be busy, but not for ever."""
 LOOK = 0.02
 LEADER_LEASE = 1.5
 ROOT = Path(__file__).parents[2]
@@ -169,12 +170,17 @@ class Site:
 
     async def snapshot(self) -> Snapshot:
         """Return the state at the end of some pass. Reading it under the leader's token changes nothing."""
-        while True:
-            token = await self.leader()
+        found: list[Snapshot] = []
+
+        async def look() -> bool:
             try:
-                return await self.backend.load(token)
+                found.append(await self.backend.load(await self.leader()))
             except NotLeader:
-                await anyio.sleep(LOOK)  # it changed in between, or nobody leads
+                return False  # it changed in between, or nobody leads
+            return True
+
+        await self.until(look)
+        return found[0]
 
     async def status(self) -> Status:
         """Return the last leader's latest description of itself."""
@@ -219,8 +225,9 @@ class Site:
     # --- waiting --------------------------------------------------------------------------------------
 
     async def until(self, done: Callable[[], object] | Callable[[], Awaitable[object]]) -> None:
-        """Return when a condition holds; fail if a process ends by itself meanwhile."""
-        while True:
+        """Return when a condition holds; fail if it does not in time, or a process ends by itself meanwhile."""
+        began = time.monotonic()
+        while time.monotonic() - began < PATIENCE:
             for process in self.processes.values():
                 process.check()
             found = done()
@@ -229,6 +236,8 @@ class Site:
             if found:
                 return
             await anyio.sleep(LOOK)
+        logs = "".join(f"\n--- {process.name}\n{process.log[-1000:]}" for process in self.processes.values())
+        raise AssertionError(f"waited {PATIENCE:g} s in vain{logs}")
 
     async def leads(self, *, other_than: str = "") -> str:
         """Return the token of a leader that has loaded, other than this one."""
@@ -288,5 +297,4 @@ async def opened(url: str, namespace: str, directory: Path) -> AsyncIterator[Sit
         client = await stack.enter_async_context(Client(url, namespace=namespace))
         site = Site(url, namespace, directory, backend, client)
         stack.callback(site.close)
-        with anyio.fail_after(PATIENCE):
-            yield site
+        yield site

@@ -13,7 +13,7 @@ from drr.client import Submission
 from drr.dispatcher.status import NodeStatus, PoolStatus
 from drr.errors import NotLeader
 from drr.model import JobState
-from tests.scenarios.processes import LEADER_LEASE, Site
+from tests.scenarios.processes import Site
 
 pytestmark = [pytest.mark.anyio, pytest.mark.redis, pytest.mark.processes]
 
@@ -24,13 +24,13 @@ TENANTS = ("acme/web", "globex/mail", "initech/reports")
 BOTH_SERVERS = pytest.mark.parametrize("site", ["valkey-server", "redis-server"], indirect=True)
 
 
-async def start(site: Site, slots: int, *, leader_lease: float = LEADER_LEASE) -> str:
+async def start(site: Site, slots: int, *, lease: float = LEASE) -> str:
     """Start a leader, its standby and two workers; return the leader's token."""
-    site.serve("leader", *WEIGHTS, lease=LEASE, leader_lease=leader_lease)
+    site.serve("leader", *WEIGHTS, lease=lease)
     token = await site.leads()
-    site.serve("standby", *WEIGHTS, lease=LEASE, leader_lease=leader_lease)
+    site.serve("standby", *WEIGHTS, lease=lease)
     for name in ("w1", "w2"):
-        site.work(name, lease=LEASE, slots=slots)
+        site.work(name, lease=lease, slots=slots)
     await site.joined(2)
     await site.until(lambda: "drr" in site.processes["standby"].log)
     return token
@@ -63,7 +63,7 @@ def facts(status: NodeStatus) -> tuple[float, int]:
 async def test_a_takeover_continues_with_credits_and_running_attempts(site: Site) -> None:
     """Nothing moves while all slots are held by jobs that are far from overrunning: so all can be compared."""
     slots = 6
-    token = await start(site, slots // 2)
+    token = await start(site, slots // 2, lease=3.0)
     done = [Submission("spend", [0.01], tenant=tenant, estimate=0.5) for tenant in TENANTS for _ in range(40)]
     await site.client.submit_many(done)
     told = await end_of(site, len(done))
@@ -87,6 +87,8 @@ async def test_a_takeover_continues_with_credits_and_running_attempts(site: Site
     assert {lease.token for lease in after.leases} == {lease.token for lease in before.leases}
     assert status.counters["dispatched"] == 0
 
+    await beats(site, 4)  # more than a lease: nobody is taken for dead who is not
+    assert (await claimed(site, slots)).leases == after.leases
     site.gate.touch()
     told += await end_of(site, len(held))
     assert len(told) == len(done) + len(held)
@@ -94,6 +96,17 @@ async def test_a_takeover_continues_with_credits_and_running_attempts(site: Site
     assert Counter(run.attempt for run in site.runs) == {1: len(told)}, (
         "running attempts were accepted, none repeated"
     )
+
+
+async def beats(site: Site, number: int) -> None:
+    """Return once every worker has sent so many heartbeats more."""
+    first = {record.name: record.renewals for record in await site.backend.workers()}
+
+    async def look() -> bool:
+        now = {record.name: record.renewals for record in await site.backend.workers()}
+        return all(now[name] >= renewals + number for name, renewals in first.items())
+
+    await site.until(look)
 
 
 async def claimed(site: Site, number: int) -> Snapshot:
