@@ -8,12 +8,12 @@ millisecond (a tenth of a percentage point for shares), counts as none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
 from drr.model import TenantPath
-from drr.simulate.results import PolicyResult, TenantResult
+from drr.simulate.results import PolicyResult, Run, TenantResult
 
 NOISE: Final = 0.01
 _LEAST_WAIT: Final = 0.001
@@ -122,3 +122,14 @@ def to_json(changes: Sequence[Change]) -> list[dict[str, Any]]:
         }
         for change in changes
     ]
+
+
+def side_by_side(before: Run, after: Run, names: tuple[str, str]) -> Run:
+    """Return one run of the two, each of which has one result, under ``names`` (those of two plans files, say).
+
+    Names that are equal are told apart by what they stand for.
+    """
+    first, second = names if names[0] != names[1] else (f"{names[0]} (before)", f"{names[1]} (after)")
+    (old,), (new,) = before.policies.values(), after.policies.values()
+    results = {first: replace(old, name=first), second: replace(new, name=second)}
+    return Run(after.trace, max(before.workers, after.workers), results)

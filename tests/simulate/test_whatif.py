@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from drr.simulate.whatif import Change, Pair, Verdict, compare, counted, to_json
-from tests.simulate.samples import policy, tenant
+from drr.simulate.whatif import Change, Pair, Verdict, compare, counted, side_by_side, to_json
+from tests.simulate.samples import policy, run, tenant
 
 
 def one(before: dict[str, float], after: dict[str, float]) -> Change:
@@ -85,3 +85,16 @@ def test_the_json_has_the_order_and_both_sides() -> None:
             "share": {"before": 0.5, "after": None},
         }
     ]
+
+
+def test_two_runs_become_one_under_two_names() -> None:
+    made = side_by_side(run("drr"), run("drr"), ("today.toml", "proposed.toml"))
+    assert list(made.policies) == ["today.toml", "proposed.toml"]
+    assert [result.name for result in made.policies.values()] == ["today.toml", "proposed.toml"]
+    assert (made.trace, made.workers) == ("tuesday.csv.gz", 42)
+    assert made.seconds == 1.0
+
+
+def test_two_files_of_one_name_are_told_apart() -> None:
+    made = side_by_side(run("drr"), run("drr"), ("plans.toml", "plans.toml"))
+    assert list(made.policies) == ["plans.toml (before)", "plans.toml (after)"]
