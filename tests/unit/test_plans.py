@@ -112,7 +112,7 @@ def test_the_errors_that_the_documentation_shows_are_those() -> None:
 
 def test_an_empty_file_is_everybody_equal() -> None:
     plans = read_plans("")
-    assert plans.policy(("acme",)) == NodePolicy()
+    assert plans.policy(("acme",)) == plans.policy(()) == NodePolicy()
     assert plans.plan_of("acme") is None
     assert plans.pools == {"default": PoolPolicy()}
     assert plans.settings().nodes == {"default": {}}
