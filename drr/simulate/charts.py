@@ -91,7 +91,7 @@ def wait_lines(panels: Sequence[Panel]) -> Figure:
             "line": {"color": line.colour, "width": 1.8},
         }
 
-    return _over_time(panels, trace, {"title": {"text": "wait (log scale)"}, **_duration_axis(values)})
+    return _over_time(panels, trace, {"title": {"text": "mean wait (log scale)"}, **_duration_axis(values)})
 
 
 def share_areas(panels: Sequence[Panel]) -> Figure:
@@ -155,11 +155,11 @@ def wait_dots(rows: Sequence[str], series: Sequence[Dots]) -> Figure:
         for dots in series
     ]
     layout = {
-        "height": 110 + _ROW_HEIGHT * max(4, len(rows)),
-        "margin": {"l": 8, "r": 16, "t": 34, "b": 48},
+        "height": 136 + _ROW_HEIGHT * max(4, len(rows)),
+        "margin": {"l": 8, "r": 16, "t": 60, "b": 48},
         "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
         "hovermode": "closest",
-        "xaxis": {"title": {"text": "wait (log scale)"}, **_duration_axis(values)},
+        "xaxis": {"title": {"text": "p99 wait (log scale)"}, **_duration_axis(values)},
         "yaxis": {
             "tickvals": places,
             "ticktext": names,

@@ -29,6 +29,7 @@ _ROWS: Final = 20
 """Tenants in the comparison."""
 _LISTED: Final = 100
 """Tenants in a table of the page; all of them are in the JSON."""
+_WORDS: Final = {Verdict.GAINS: "gain", Verdict.LOSES: "lose", Verdict.SAME: "see no change"}
 _MOOD: Final = {Verdict.GAINS: "better", Verdict.LOSES: "worse", Verdict.SAME: ""}
 
 
@@ -49,7 +50,7 @@ def render_comparison(run: Run, before: str, after: str, changes: Sequence[Chang
     """
     counts = counted(changes)
     facts = [*_facts(run), ("from", before), ("to", after)]
-    facts += [(str(verdict), count(counts[verdict])) for verdict in Verdict]
+    facts += [(word, count(counts[verdict])) for verdict, word in _WORDS.items()]
     paths = [change.path for change in changes[:_ROWS]]
     parts = [
         _summary(run),
@@ -72,7 +73,7 @@ def _summary(run: Run) -> Listing:
         "Jain's index is 1 where shares are as the weights say. The drift between siblings is against the bound of "
         "the documentation: at most 1."
     )
-    return Listing("Policies side by side" if len(run.policies) > 1 else "The run", note, ["", *run.policies], rows)
+    return Listing("Side by side" if len(run.policies) > 1 else "The run", note, ["", *run.policies], rows)
 
 
 def _over_time(run: Run) -> list[Part]:

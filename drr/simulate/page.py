@@ -99,7 +99,7 @@ def _chart(chart: Chart, number: int) -> str:
     height = int(chart.figure["layout"]["height"])
     return (
         f"<section><h2>{escape(chart.title)}</h2><p>{escape(chart.note)}</p>"
-        f'<div id="chart-{number}" style="height:{height}px"></div></section>'
+        f'<div class="scroll"><div id="chart-{number}" class="chart" style="height:{height}px"></div></div></section>'
     )
 
 

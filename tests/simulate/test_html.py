@@ -46,7 +46,7 @@ def test_one_policy() -> None:
 @pytest.mark.parametrize("policies", [("drr", "fifo"), ("drr", "fifo", "round-robin", "least-recently-served")])
 def test_several_policies_side_by_side(policies: tuple[str, ...]) -> None:
     page = render_report(run(*policies))
-    assert headings(page)[0] == "Policies side by side"
+    assert headings(page)[0] == "Side by side"
     assert headings(page)[-len(policies) :] == [f"Organisations under {name}" for name in policies]
     waits, _, busy, dots = Reader(page).figures
     assert [note["text"] for note in waits["layout"]["annotations"]] == [f"<b>{name}</b>" for name in policies]
@@ -58,7 +58,7 @@ def test_several_policies_side_by_side(policies: tuple[str, ...]) -> None:
 def test_before_and_after() -> None:
     page = comparison(run("today.toml", "proposed.toml"))
     reader = Reader(page)
-    assert headings(page)[:3] == ["Policies side by side", "p99 wait by tenant", "Who gains and who loses"]
+    assert headings(page)[:3] == ["Side by side", "p99 wait by tenant", "Who gains and who loses"]
     assert 'class="worse">loses<' in page
     assert reader.figures[0]["data"][1]["customdata"][0] == ["globex", "3.0 s"], "the largest change first"
 
