@@ -123,5 +123,5 @@ def test_a_browser_draws_the_page_without_a_complaint(tmp_path: Path) -> None:
     )
     assert "CONSOLE" not in done.stderr, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     assert 'data-drawn="4"' in done.stdout
-    assert done.stdout.count('class="js-plotly-plot"') == 4
+    assert done.stdout.count('js-plotly-plot" style=') == 4
     assert "<img src=" not in done.stdout
