@@ -67,6 +67,21 @@ class PlansError(InvalidValue):
         self.args = ("\n".join(lines),)
 
 
+class TraceError(InvalidValue):
+    """Raised when a trace cannot be read: names the file, the line (0 for the file as a whole), column and value."""
+
+    def __init__(self, file: object, line: int, column: str, value: object, rule: str) -> None:
+        self.file = str(file)
+        self.line = line
+        self.column = column
+        where = [self.file]
+        if line:
+            where.append(f"line {line}")
+        if column:
+            where.append(f"column {column}" if line else column)
+        super().__init__(", ".join(where), value, rule)
+
+
 class PayloadTooLarge(InvalidValue):
     """Raised when an encoded payload or result is over its limit in bytes."""
 

@@ -10,6 +10,7 @@ from drr.cli.demo import demo
 from drr.cli.exits import EXIT_CODES, DrrGroup
 from drr.cli.fields import examples
 from drr.cli.serve import init, serve
+from drr.cli.simulate import simulate_command
 from drr.cli.status import status
 from drr.cli.submit import submit
 from drr.cli.worker import worker
@@ -70,6 +71,14 @@ app.command(
     )
 )(submit)
 app.command(epilog=examples("drr status", "drr status redis://db:6379/1 --json"))(status)
+app.command(
+    "simulate",
+    epilog=examples(
+        "drr simulate traffic.csv.gz --workers 20",
+        "drr simulate traffic.csv --load 0.95 --policy drr,fifo --html report.html",
+        "drr simulate traffic.csv --workers 20 --plans today.toml --against proposed.toml",
+    ),
+)(simulate_command)
 app.command(epilog=examples("drr demo", "drr demo --json --seconds 60"))(demo)
 
 

@@ -18,6 +18,9 @@ from drr.model import NodePolicy, Outcome, PoolPolicy, TenantPath
 AHEAD: Final = 2
 """Jobs of a project that the core is offered ahead of need: it decides between projects, not within one."""
 
+SWEEP_EVERY: Final = 4096
+"""Ends after which as many idle accounts are looked at, to be forgotten if they say nothing any more."""
+
 PolicyOf: TypeAlias = Callable[[TenantPath], NodePolicy]
 
 
@@ -56,7 +59,7 @@ class Waiting:
 class Task:
     """A job on its way through the simulation: what the world knows of it."""
 
-    __slots__ = ("arrived", "charged", "duration", "estimate", "losses", "path", "token")
+    __slots__ = ("arrived", "charged", "duration", "estimate", "losses", "path", "serial", "token")
 
     def __init__(self, path: TenantPath, arrived: float, duration: float, estimate: float) -> None:
         self.path = path
@@ -66,6 +69,7 @@ class Task:
         self.charged = 0.0
         self.losses = 0
         self.token = 0
+        self.serial = 0
 
 
 class Policy(Protocol):
@@ -91,17 +95,26 @@ class Policy(Protocol):
         """Charge overruns; return the tasks and what was added."""
         ...
 
+    def due(self, level: TenantPath) -> float | None:
+        """Return what a waiting child of weight 1 was due so far, in worker-seconds from any start.
+
+        ``None`` from a policy that has no such notion.
+        """
+        ...
+
 
 class Drr:
     """The scheduler core."""
 
     def __init__(self, pool: PoolPolicy, policy_of: PolicyOf) -> None:
         self._scheduler = Scheduler(pool)
+        self._nodes = self._scheduler.tree.nodes
         self._policy_of = policy_of
         self._known: set[TenantPath] = set()
         self._waiting: dict[TenantPath, Waiting] = {}
         self._offered: dict[TenantPath, int] = {}
         self._tokens = count(1)
+        self._ended = 0
 
     @property
     def scheduler(self) -> Scheduler:
@@ -165,12 +178,20 @@ class Drr:
             task.losses += 1
             self._offered[task.path] += 1
             self._offer(task, front=True)
-        elif not self._offered[task.path]:
-            self._scheduler.sweep(4)
+        self._ended += 1
+        if self._ended >= SWEEP_EVERY:
+            self._ended = 0
+            self._scheduler.sweep(SWEEP_EVERY)
+            self._scheduler.touched()
 
     def accrue(self, now: float) -> list[tuple[Task, float]]:
         """Charge overruns."""
         return [self._accrued(lease) for lease in self._scheduler.accrue(now)]
+
+    def due(self, level: TenantPath) -> float | None:
+        """Return the quanta of the level's rounds so far."""
+        node = self._nodes.get(level)
+        return node.middle.round * self._scheduler.pool.quantum if node is not None else 0.0
 
     @staticmethod
     def _accrued(lease: RunningLease) -> tuple[Task, float]:
@@ -199,6 +220,10 @@ class _Simple:
     def accrue(self, now: float) -> list[tuple[Task, float]]:
         """These charge nothing."""
         return []
+
+    def due(self, level: TenantPath) -> float | None:
+        """These know no rounds."""
+        return None
 
 
 class Fifo(_Simple):

@@ -21,8 +21,10 @@ idle_while_runnable_s
 drift_over_bound
     the largest (r_i + r_j)/(b_i + b_j) over siblings at every node. ``b`` is the tenant's part of the bound in
     docs/concepts.md, with the largest values seen; ``r`` the range, over a stretch in which it contended (had jobs
-    waiting, below its soft cap, owed no floor), of its charges by weight less the mean of those that contended. Since the mean is the same
-    for both, r_i + r_j is at least what the two drifted apart in any common interval: up to 1 the bound was held.
+    waiting, below its soft cap, owed no floor), of its charges by weight less a reference common to its siblings.
+    Any common reference will do: r_i + r_j is at least what the two drifted apart in any common interval, so up
+    to 1 the bound was held. For ``drr`` it is the level's rounds, for the others the sibling that has contended
+    longest; where that changes often, they look worse than they are.
 """
 
 from __future__ import annotations
@@ -97,7 +99,7 @@ class TenantResult:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one organisation had in one time window: worker-seconds, first starts, the sum and largest of their waits."""
+    """What one organisation had in a window: worker-seconds, first starts, the sum and largest of their waits."""
 
     worker_seconds: float
     starts: int

@@ -1,0 +1,245 @@
+"""Traces: what arrived when, how long it took, whose it was. Streamed, checked line by line, never held.
+
+Two kinds of file are read here, both plain or gzip'd: ``.csv`` with a header (docs/simulate.md says which
+columns), and ``.swf``, the Standard Workload Format of the Parallel Workloads Archive
+(`drr.simulate.swf`). Whatever is wrong is a `TraceError` that names file, line, column and value.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from math import inf, isfinite
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol, TextIO
+
+from drr.errors import InvalidName, TraceError
+from drr.model import ESTIMATE_MAX, ESTIMATE_MIN, TenantPath, check_name
+
+LINE_LIMIT: Final = 65_536
+"""Longest line, in characters."""
+SECONDS_MAX: Final = 1e12
+COLUMNS: Final = ("submit_s", "duration_s", "org", "project")
+"""Columns that a CSV trace must have; ``estimate_s`` may be there, and others, which are ignored."""
+
+
+class Arrival(NamedTuple):
+    """A job of the trace: when it arrives, what it really takes, what it is charged at the start, whose it is.
+
+    ``at`` in seconds from the start; ``duration`` above 0; ``estimate`` in worker-seconds, ``None`` for the
+    pool's default; ``path`` is (organisation, project).
+    """
+
+    at: float
+    duration: float
+    estimate: float | None
+    path: TenantPath
+
+
+class Demand(NamedTuple):
+    """A trace as a whole; ``span``: when the last job arrives; ``longest``: the longest duration."""
+
+    jobs: int
+    worker_seconds: float
+    span: float
+    longest: float
+
+
+class Source(Protocol):
+    """Arrivals that can be read again from the start, once for each policy."""
+
+    name: str
+    slots: Sequence[tuple[float, int]]
+    """Live slots from each time on, if the source knows; else empty."""
+    faults: Sequence[tuple[float, int]]
+    """At each time, how many slots go down with what they run."""
+
+    def __iter__(self) -> Iterator[Arrival]:
+        """Yield the jobs in order of arrival."""
+        ...
+
+    def demand(self) -> Demand:
+        """Return the totals; read once and remembered."""
+        ...
+
+
+class Paths:
+    """Tenant paths by the two names of a row, checked once: a trace has few tenants and many rows."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], TenantPath] = {}
+
+    def path(self, organisation: str, project: str) -> TenantPath:
+        """Return the path; the project may repeat its organisation, as ``o012/p03``. Raises `InvalidName`."""
+        key = organisation, project
+        path = self._known.get(key)
+        if path is None:
+            short = project.removeprefix(f"{organisation}/")
+            path = self._known[key] = check_name("organisation", organisation), check_name("project", short)
+        return path
+
+
+def read_text(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield a file's lines with their numbers, from 1; gzip'd if the name ends in ``.gz``."""
+    number = 0
+    try:
+        with _open(path) as lines:
+            while line := lines.readline(LINE_LIMIT + 1):
+                number += 1
+                if len(line) > LINE_LIMIT:
+                    raise TraceError(path, number, "", line[:40], f"a line has at most {LINE_LIMIT} characters")
+                yield number, line
+    except UnicodeDecodeError as error:
+        bad = error.object[error.start : error.start + 8]
+        raise TraceError(path, number + 1, "", bad, "the file must be UTF-8 text") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TraceError(path, number + 1, "", str(error), "the gzip file is broken or cut off") from None
+    except OSError as error:
+        raise TraceError(path, 0, "", error.strerror or str(error), "it must be a readable file") from None
+
+
+def _open(path: Path) -> TextIO:
+    if path.name.endswith(".gz"):
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+class FileSource:
+    """What the kinds of files share: order, time limits and totals."""
+
+    def __init__(self, path: Path, speedup: float, until: float) -> None:
+        self.name = path.name
+        self.slots: Sequence[tuple[float, int]] = ()
+        self.faults: Sequence[tuple[float, int]] = ()
+        self._path = path
+        self._speedup = speedup
+        self._until = until
+        self._demand: Demand | None = None
+
+    def __iter__(self) -> Iterator[Arrival]:
+        """Yield the jobs that arrive by the time limit, with times divided by the speed-up."""
+        speedup, until = self._speedup, self._until
+        before, empty = 0.0, True
+        for number, arrival in self.rows():
+            at = arrival.at
+            if at < before:
+                raise TraceError(self._path, number, "submit_s", at, f"times must not go back from {before:g}")
+            before, empty = at, False
+            at /= speedup
+            if at > until:
+                break
+            yield arrival if speedup == 1.0 else arrival._replace(at=at)
+        if empty:
+            raise TraceError(self._path, 0, "", "no jobs", "a trace needs at least one job")
+
+    def rows(self) -> Iterator[tuple[int, Arrival]]:
+        """Yield line numbers and jobs as the file has them."""
+        raise NotImplementedError
+
+    def demand(self) -> Demand:
+        """Return the totals; read once and remembered."""
+        if self._demand is None:
+            jobs, seconds, span, longest = 0, 0.0, 0.0, 0.0
+            for at, duration, _, _ in self:
+                jobs += 1
+                seconds += duration
+                span = at
+                longest = max(longest, duration)
+            self._demand = Demand(jobs, seconds, span, longest)
+        return self._demand
+
+
+class CsvTrace(FileSource):
+    """Comma-separated values with a header line."""
+
+    def rows(self) -> Iterator[tuple[int, Arrival]]:
+        """Yield line numbers and jobs as the file has them."""
+        path, paths = self._path, Paths()
+        reader = csv.reader(line for _, line in read_text(path))
+        header = next(self._fields(reader), None)
+        if header is None:
+            raise TraceError(path, 0, "", "an empty file", "a trace begins with a line of column names")
+        missing = [column for column in COLUMNS if column not in header]
+        if missing:
+            raise TraceError(path, 1, ", ".join(missing), ",".join(header)[:80], "these columns are needed")
+        at_, duration_, org_, project_ = (header.index(column) for column in COLUMNS)
+        estimate_ = header.index("estimate_s") if "estimate_s" in header else None
+        width = len(header)
+        for row in self._fields(reader):
+            if len(row) != width:
+                if not row:
+                    continue
+                raise TraceError(path, reader.line_num, "", f"{len(row)} fields", f"the header names {width}")
+            try:
+                at, duration = float(row[at_]), float(row[duration_])
+                estimate = float(row[estimate_]) if estimate_ is not None and row[estimate_] else None
+                if not (0.0 <= at <= SECONDS_MAX and 0.0 < duration <= SECONDS_MAX and _fits(estimate)):
+                    raise ValueError
+                tenant = paths.path(row[org_], row[project_])
+            except (ValueError, InvalidName):
+                raise self._wrong(reader.line_num, row, header) from None
+            yield reader.line_num, Arrival(at, duration, estimate, tenant)
+
+    def _fields(self, reader: Iterable[list[str]]) -> Iterator[list[str]]:
+        try:
+            yield from reader
+        except csv.Error as error:
+            line = getattr(reader, "line_num", 0)
+            raise TraceError(self._path, line, "", str(error), "it must be comma-separated values") from None
+
+    def _wrong(self, line: int, row: list[str], header: list[str]) -> TraceError:
+        """Return the error that names what is wrong with a row."""
+        for column, low in (("submit_s", 0.0), ("duration_s", 0.0), ("estimate_s", ESTIMATE_MIN)):
+            text = row[header.index(column)] if column in header else ""
+            if column == "estimate_s" and not text:
+                continue
+            rule = check_seconds(text, low, ESTIMATE_MAX if column == "estimate_s" else SECONDS_MAX, column)
+            if rule:
+                return TraceError(self._path, line, column, text, rule)
+        organisation, project = row[header.index("org")], row[header.index("project")]
+        column, text = "project", project
+        try:
+            check_name("organisation", organisation)
+        except InvalidName:
+            column, text = "org", organisation
+        return TraceError(self._path, line, column, text, "a name has 1 to 128 of letters, digits and _ - . @")
+
+
+def _fits(estimate: float | None) -> bool:
+    return estimate is None or ESTIMATE_MIN <= estimate <= ESTIMATE_MAX
+
+
+def check_seconds(text: str, low: float, high: float, column: str) -> str:
+    """Return the rule that a text breaks as a number of seconds, or "" if it breaks none."""
+    try:
+        value = float(text)
+    except ValueError:
+        return "it must be a number of seconds"
+    if not isfinite(value):
+        return "it must be finite"
+    if value < low or value > high or (column == "duration_s" and value == 0.0):
+        above = "above 0" if column == "duration_s" else f"at least {low:g}"
+        return f"it must be {above} and at most {high:g}"
+    return ""
+
+
+def open_source(path: str, *, speedup: float = 1.0, until: float = inf) -> Source:
+    """Return the trace in a file, by its name: ``.csv`` or ``.swf``, with ``.gz`` or without.
+
+    ``speedup`` divides the times of arrival, not the durations; what arrives after ``until`` is left out.
+    Raises `TraceError`.
+    """
+    from drr.simulate.swf import SwfTrace  # it builds on this module
+
+    file = Path(path)
+    if not (isfinite(speedup) and 0.0 < speedup <= 1e9):
+        raise TraceError(file, 0, "--speedup", speedup, "it must be a number above 0")
+    kinds = {".csv": CsvTrace, ".swf": SwfTrace}
+    kind = kinds.get(Path(file.name.removesuffix(".gz")).suffix)
+    if kind is None:
+        raise TraceError(file, 0, "", file.name, f"a trace's name ends in {' or '.join(kinds)}, or that and .gz")
+    if not file.is_file():
+        raise TraceError(file, 0, "", file.name, "there is no such file")
+    return kind(file, speedup, until)
