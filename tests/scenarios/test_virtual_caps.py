@@ -121,6 +121,7 @@ def test_D1_looks_at_none_of_a_capped_backlog() -> None:
 
         return count_bytecodes(one_pass)
 
+    cost_of_a_pass(1)  # from CPython 3.13 on, code that was never traced shows only part of its bytecodes
     assert cost_of_a_pass(10_000) == cost_of_a_pass(100)
 
 
