@@ -28,6 +28,7 @@ PALETTE: Final = (
 )
 """Colours of series, told apart on white and on black."""
 OTHERS_COLOUR: Final = "#8b95a3"
+_DASHES: Final = ("solid", "dash", "dot", "dashdot")
 _PANEL_HEIGHT: Final = 320
 _ROW_HEIGHT: Final = 26
 _SHORTEST: Final = 0.01
@@ -112,14 +113,15 @@ def share_areas(panels: Sequence[Panel]) -> Figure:
 
 
 def fraction_lines(panel: Panel, title: str) -> Figure:
-    """Draw fractions (0..1) over time in one panel."""
+    """Draw fractions (0..1) over time in one panel. Lines that fall together can be told apart by their dashes."""
+    dashes = {line.name: _DASHES[index % len(_DASHES)] for index, line in enumerate(panel.lines)}
 
     def trace(line: Line) -> dict[str, Any]:
         return {
             "y": [None if y is None else round(y, 5) for y in line.y],
             "hovertemplate": "%{y:.1%}",
             "mode": "lines",
-            "line": {"color": line.colour, "width": 1.8},
+            "line": {"color": line.colour, "width": 1.8, "dash": dashes[line.name]},
         }
 
     axis = {"title": {"text": title}, "tickformat": ".0%", "range": [0, 1.05]}
