@@ -17,14 +17,20 @@ from drr.plans import load_plans
 from drr.simulate import engine
 from drr.simulate.results import Run
 from drr.simulate.run import Setup, simulate, slots_of
-from drr.simulate.trace import Source, open_source
+from drr.simulate.trace import Source, open_sources
 from drr.simulate.whatif import side_by_side
 
 TODAY, PROPOSED = "today", "proposed"
 
 
 def simulate_command(
-    trace: Annotated[str, typer.Argument(help="A trace: .csv or .swf, with .gz or without.")],
+    trace: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TRACE...",
+            help="Traces (.csv or .swf, with .gz or without) or scenarios (.toml).",
+        ),
+    ],
     workers: Annotated[int | None, typer.Option(metavar="N", help="Slots, for all of the time.")] = None,
     load: Annotated[
         float | None, typer.Option(metavar="X", help="As many slots as make the mean demand this part of them.")
@@ -41,7 +47,7 @@ def simulate_command(
     until: Annotated[float, typer.Option(metavar="SECONDS", help="Virtual time at which to stop.")] = inf,
     seed: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Make the output reproducible: the same seed gives the same bytes."),
+        typer.Option(metavar="N", help="Draws a scenario's jobs, and makes the JSON the same, byte by byte."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     tenants: Annotated[bool, typer.Option("--tenants", help="Say it of each organisation and project, too.")] = False,
@@ -54,7 +60,7 @@ def simulate_command(
     """
     check_page(html)
     shown = {"tenants": tenants, "as_json": as_json, "timing": seed is None}
-    source = open_source(trace, speedup=speedup, until=until)
+    source = open_sources(trace, speedup=speedup, until=until, seed=seed or 0)
     slots = slots_of(source, workers, load)
     today = _setup(plans, slots, until)
     if against is None:

@@ -10,8 +10,11 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from heapq import merge
 from math import inf, isfinite
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TextIO
 
@@ -225,21 +228,53 @@ def check_seconds(text: str, low: float, high: float, column: str) -> str:
     return ""
 
 
-def open_source(path: str, *, speedup: float = 1.0, until: float = inf) -> Source:
-    """Return the trace in a file, by its name: ``.csv`` or ``.swf``, with ``.gz`` or without.
+class Together:
+    """Several sources at once, merged by time of arrival: the same tenant in two of them is one tenant."""
 
-    ``speedup`` divides the times of arrival, not the durations; what arrives after ``until`` is left out.
-    Raises `TraceError`.
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+        self.name = " + ".join(source.name for source in sources)
+        with_slots = [source for source in sources if source.slots]
+        self.slots: Sequence[tuple[float, int]] = with_slots[0].slots if len(with_slots) == 1 else ()
+        self.faults: Sequence[tuple[float, int]] = sorted(fault for source in sources for fault in source.faults)
+
+    def __iter__(self) -> Iterator[Arrival]:
+        """Yield the jobs in order of arrival; at one instant, in the order of the sources."""
+        return merge(*self._sources, key=attrgetter("at"))
+
+    def demand(self) -> Demand:
+        """Return the totals of all."""
+        jobs, seconds, spans, longest = zip(*(source.demand() for source in self._sources), strict=True)
+        return Demand(sum(jobs), sum(seconds), max(spans), max(longest))
+
+
+def open_sources(paths: Sequence[str], *, speedup: float = 1.0, until: float = inf, seed: int = 0) -> Source:
+    """Return the trace in a file, or those in several together. Raises what `open_source` does."""
+    sources = [open_source(path, speedup=speedup, until=until, seed=seed) for path in paths]
+    return sources[0] if len(sources) == 1 else Together(sources)
+
+
+def open_source(path: str, *, speedup: float = 1.0, until: float = inf, seed: int = 0) -> Source:
+    """Return the trace (``.csv`` or ``.swf``, with ``.gz`` or without) or scenario (``.toml``) in a file, by its name.
+
+    ``speedup`` divides the times of arrival (and those of a scenario's workers and faults), not the durations;
+    what arrives after ``until`` is left out. ``seed`` draws another instance of a scenario. Raises `TraceError`.
     """
-    from drr.simulate.swf import SwfTrace  # it builds on this module
+    from drr.simulate.scenario import Scenario  # these build on this module
+    from drr.simulate.swf import SwfTrace
 
     file = Path(path)
     if not (isfinite(speedup) and 0.0 < speedup <= 1e9):
         raise TraceError(file, 0, "--speedup", speedup, "it must be a number above 0")
-    kinds = {".csv": CsvTrace, ".swf": SwfTrace}
+    kinds: Mapping[str, Callable[[Path, float, float], Source]] = {
+        ".csv": CsvTrace,
+        ".swf": SwfTrace,
+        ".toml": partial(Scenario, seed=seed),
+    }
     kind = kinds.get(Path(file.name.removesuffix(".gz")).suffix)
-    if kind is None:
-        raise TraceError(file, 0, "", file.name, f"a trace's name ends in {' or '.join(kinds)}, or that and .gz")
+    if kind is None or file.name.endswith(".toml.gz"):
+        rule = "a trace's name ends in .csv or .swf, or that and .gz, a scenario's in .toml"
+        raise TraceError(file, 0, "", file.name, rule)
     if not file.is_file():
         raise TraceError(file, 0, "", file.name, "there is no such file")
     return kind(file, speedup, until)
