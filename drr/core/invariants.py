@@ -27,6 +27,8 @@ def check(scheduler: Scheduler) -> None:
         _same((), "token of a lease", lease.token, token)
         assert isfinite(lease.charged), f"charge of {lease!r} is not finite"
         assert scheduler.job(lease.job.id) is lease.job, f"{lease!r} has a job that is not known"
+        seen = lease in scheduler._late or lease.started + lease.charged >= scheduler._next_overrun
+        assert seen, f"{lease!r} will overrun unnoticed"
         for depth in range(len(lease.job.path) + 1):
             running[lease.job.path[:depth]] += 1
     queued = _check_backlogs(scheduler)

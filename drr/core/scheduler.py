@@ -41,6 +41,10 @@ class Scheduler:
         self._withheld = 0
         self._idle: deque[Node] = deque()
         self._forgotten: dict[TenantPath, None] = {}
+        self._late: list[RunningLease] = []
+        """Leases that had outlived their charge when last looked at; they stay late until they end."""
+        self._next_overrun = float("inf")
+        """No lease but those becomes late before this time."""
 
     # --- what there is --------------------------------------------------------------------------------
 
@@ -203,6 +207,8 @@ class Scheduler:
         job = pop(leaf)
         lease = RunningLease(token, job, leaf, now, cost)
         self._leases[token] = lease
+        if now + cost < self._next_overrun:
+            self._next_overrun = now + cost
         self._start(lease, cost)
         return lease
 
@@ -328,10 +334,25 @@ class Scheduler:
 
         To be called at least once a second, so that an overrun counts while it happens.
         """
-        late = [lease for lease in self._leases.values() if now - lease.started > lease.charged]
-        for lease in late:
+        if now >= self._next_overrun:
+            self._find_late(now)
+        else:
+            self._late = [lease for lease in self._late if self._leases.get(lease.token) is lease]
+        grown = [lease for lease in self._late if now - lease.started > lease.charged]
+        for lease in grown:
             self._charge(lease, now - lease.started - lease.charged)
-        return late
+        return grown
+
+    def _find_late(self, now: float) -> None:
+        """Sort all leases into those that outlived their charge, and the time when the next one will."""
+        late, upcoming = [], float("inf")
+        for lease in self._leases.values():
+            ends = lease.started + lease.charged
+            if now > ends:
+                late.append(lease)
+            elif ends < upcoming:
+                upcoming = ends
+        self._late, self._next_overrun = late, upcoming
 
     # --- persistence ----------------------------------------------------------------------------------
 
@@ -364,6 +385,7 @@ class Scheduler:
         if len(excused) == len(job.path):
             lease.written_off = list(reversed(excused))
         self._leases[token] = lease
+        self._next_overrun = min(self._next_overrun, started + charged)
         self._jobs[job.id] = job
         node: Node | None = leaf
         while node is not None:
