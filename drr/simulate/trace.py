@@ -255,7 +255,7 @@ def open_sources(paths: Sequence[str], *, speedup: float = 1.0, until: float = i
 
 
 def open_source(path: str, *, speedup: float = 1.0, until: float = inf, seed: int = 0) -> Source:
-    """Return the trace (``.csv`` or ``.swf``, with ``.gz`` or without) or scenario (``.toml``) in a file, by its name.
+    """Return the trace (``.csv`` or ``.swf``, or that and ``.gz``) or scenario (``.toml``) in a file, by its name.
 
     ``speedup`` divides the times of arrival (and those of a scenario's workers and faults), not the durations;
     what arrives after ``until`` is left out. ``seed`` draws another instance of a scenario. Raises `TraceError`.
