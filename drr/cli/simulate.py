@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from drr.cli.reports import check_page, show_comparison, show_run
 from drr.errors import InvalidValue
-from drr.plans import load_plans
+from drr.plans import DEFAULT_POOL, load_plans
 from drr.simulate import engine
 from drr.simulate.results import Run
 from drr.simulate.run import Setup, simulate, slots_of
@@ -40,6 +41,7 @@ def simulate_command(
     against: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Other plans: show who gains and who loses by them.")
     ] = None,
+    pool: Annotated[str, typer.Option(metavar="NAME", help="Pool whose terms in the plans apply.")] = DEFAULT_POOL,
     policy: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="drr, fifo, round-robin, least-recently-served; several to compare."),
@@ -62,7 +64,7 @@ def simulate_command(
     shown = {"tenants": tenants, "as_json": as_json, "timing": seed is None}
     source = open_sources(trace, speedup=speedup, until=until, seed=seed or 0)
     slots = slots_of(source, workers, load)
-    today = _setup(plans, slots, until)
+    today = _setup(plans, pool, slots, until)
     if against is None:
         names = [name for given in policy or ["drr"] for name in given.split(",")]
         show_run(_run(source, today, names), page=html, **shown)
@@ -71,16 +73,18 @@ def simulate_command(
         raise InvalidValue("--against", str(against), "it is compared with --plans: give both")
     if policy:
         raise InvalidValue("--policy", ", ".join(policy), "plans are compared under drr: leave it out with --against")
-    proposed = _setup(against, slots, until)
+    proposed = _setup(against, pool, slots, until)
     both = side_by_side(_run(source, today, ["drr"]), _run(source, proposed, ["drr"]), (TODAY, PROPOSED))
     show_comparison(both, TODAY, PROPOSED, page=html, **shown)
 
 
-def _setup(file: Path | None, slots: Sequence[tuple[float, int]], until: float) -> Setup:
+def _setup(file: Path | None, pool: str, slots: Sequence[tuple[float, int]], until: float) -> Setup:
     if file is None:
         return Setup(slots, until=until)
     plans = load_plans(file)
-    return Setup(slots, plans.pool(), plans.policy, until)
+    if pool not in plans.pools:
+        raise InvalidValue("--pool", pool, f"{file} has these: {', '.join(plans.pools)}")
+    return Setup(slots, plans.pool(pool), partial(plans.policy, pool=pool), until)
 
 
 def _run(source: Source, setup: Setup, names: list[str]) -> Run:

@@ -71,6 +71,17 @@ def test_the_trace_can_be_read(tmp_path: Path) -> None:
     ]
 
 
+def test_the_scenario_can_be_simulated(tmp_path: Path) -> None:
+    (scenario,) = [block.text for block in blocks(PAGE) if block.language == "toml"]
+    path = tmp_path / "shops.toml"
+    path.write_text(scenario)
+    source = open_source(str(path))
+    assert source.slots == [(0.0, 20)]
+    made = simulate(source, Setup(source.slots, until=20.0))
+    paths = {row.path for row in made.policies["drr"].tenants}
+    assert {("importer", "main"), ("shop-1", "main-1"), ("shop-30", "main-2")} <= paths
+
+
 def test_every_figure_is_explained() -> None:
     """Each row of the table, each column of the tenants', and each key of the JSON."""
     text = PAGE.read_text(encoding="utf-8")
