@@ -18,18 +18,18 @@ A file names its workers (a number, or several over time), its faults and its te
     estimates = { kind = "factor", factor = 10 }
 
 Nothing of the traffic is held: it is drawn anew, and equally, each time it is read. Every project draws from
-random numbers of its own, so that changing one tenant leaves the others' traffic as it was.
+random numbers of its own, so that adding or changing one tenant leaves the others' traffic as it was.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from heapq import merge
 from itertools import pairwise
-from math import inf, isfinite
 from operator import attrgetter
 from pathlib import Path
 from random import Random
@@ -107,16 +107,18 @@ class Scenario(FileSource):
         document = reader.parse()
         reader.refuse_others(document, ("workers", "faults", "tenants"), "")
         self.slots = [(at / speedup, slots) for at, slots in reader.workers(document)]
-        self.faults = [(fault.at / speedup, fault.lose) for fault in reader.rows(document, "faults", _Fault)]
+        self.faults = sorted((fault.at / speedup, fault.lose) for fault in reader.rows(document, "faults", _Fault))
         self._tenants = reader.tenants(document)
 
     def rows(self) -> Iterator[tuple[int, Arrival]]:
         """Yield the jobs in order of arrival; the line is always 0."""
-        streams = [
-            group.jobs(path, f"{self._seed}/{number}/{'/'.join(path)}")
-            for number, group in enumerate(self._tenants)
-            for path in group.paths
-        ]
+        before: Counter[TenantPath] = Counter()
+        streams = []
+        for group in self._tenants:
+            for path in group.paths:
+                # Not the table's place in the file: a table put before others leaves their traffic as it was.
+                streams.append(group.jobs(path, f"{self._seed}/{before[path]}/{'/'.join(path)}"))
+                before[path] += 1
         arrivals = streams[0] if len(streams) == 1 else merge(*streams, key=attrgetter("at"))
         return ((0, arrival) for arrival in arrivals)
 
@@ -251,7 +253,7 @@ class _Reader:
         if not whole and (base is int or not isinstance(value, float)):
             raise self.wrong(key, value, f"it must be a {'whole ' if base is int else ''}number")
         assert isinstance(value, int | float)
-        if not (abs(value) < inf and isfinite(value) and limits.low <= value <= limits.high):
+        if not limits.low <= value <= limits.high:  # nan is neither
             raise self.wrong(key, value, f"it must be {limits.low:,g} to {limits.high:,g}")
         return value if base is int else float(value)
 

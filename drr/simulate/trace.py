@@ -16,7 +16,7 @@ from heapq import merge
 from math import inf, isfinite
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, TextIO
+from typing import ClassVar, Final, NamedTuple, Protocol, TextIO
 
 from drr.errors import InvalidName, TraceError
 from drr.model import ESTIMATE_MAX, ESTIMATE_MIN, TenantPath, check_name
@@ -95,8 +95,10 @@ def read_text(path: Path) -> Iterator[tuple[int, str]]:
                     raise TraceError(path, number, "", line[:40], f"a line has at most {LINE_LIMIT} characters")
                 yield number, line
     except UnicodeDecodeError as error:
+        # Bytes are decoded many lines ahead: what could not be is all that follows the last line read.
         bad = error.object[error.start : error.start + 8]
-        raise TraceError(path, number + 1, "", bad, "the file must be UTF-8 text") from None
+        number += 1 + error.object.count(b"\n", 0, error.start)
+        raise TraceError(path, number, "", bad, "the file must be UTF-8 text") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TraceError(path, number + 1, "", str(error), "the gzip file is broken or cut off") from None
     except OSError as error:
@@ -112,6 +114,9 @@ def _open(path: Path) -> TextIO:
 class FileSource:
     """What the kinds of files share: order, time limits and totals."""
 
+    clock: ClassVar[str] = "submit_s"
+    """What the kind of file calls the time of arrival."""
+
     def __init__(self, path: Path, speedup: float, until: float) -> None:
         self.name = path.name
         self.slots: Sequence[tuple[float, int]] = ()
@@ -124,16 +129,19 @@ class FileSource:
     def __iter__(self) -> Iterator[Arrival]:
         """Yield the jobs that arrive by the time limit, with times divided by the speed-up."""
         speedup, until = self._speedup, self._until
-        before, empty = 0.0, True
+        before, empty, at = 0.0, True, -1.0
         for number, arrival in self.rows():
             at = arrival.at
             if at < before:
-                raise TraceError(self._path, number, "submit_s", at, f"times must not go back from {before:g}")
-            before, empty = at, False
+                raise TraceError(self._path, number, self.clock, at, f"times must not go back from {before:.15g}")
+            before = at
             at /= speedup
             if at > until:
                 break
+            empty = False
             yield arrival if speedup == 1.0 else arrival._replace(at=at)
+        if empty and at >= 0.0:
+            raise TraceError(self._path, 0, "--until", until, f"the first job arrives only at {at:.15g}")
         if empty:
             raise TraceError(self._path, 0, "", "no jobs", "a trace needs at least one job")
 
@@ -160,13 +168,16 @@ class CsvTrace(FileSource):
     def rows(self) -> Iterator[tuple[int, Arrival]]:
         """Yield line numbers and jobs as the file has them."""
         path, paths = self._path, Paths()
-        reader = csv.reader(line for _, line in read_text(path))
+        reader = csv.reader(self._lines())
         header = next(self._fields(reader), None)
         if header is None:
             raise TraceError(path, 0, "", "an empty file", "a trace begins with a line of column names")
         missing = [column for column in COLUMNS if column not in header]
         if missing:
             raise TraceError(path, 1, ", ".join(missing), ",".join(header)[:80], "these columns are needed")
+        twice = [column for column in (*COLUMNS, "estimate_s") if header.count(column) > 1]
+        if twice:
+            raise TraceError(path, 1, ", ".join(twice), ",".join(header)[:80], "a column is named once")
         at_, duration_, org_, project_ = (header.index(column) for column in COLUMNS)
         estimate_ = header.index("estimate_s") if "estimate_s" in header else None
         width = len(header)
@@ -184,6 +195,15 @@ class CsvTrace(FileSource):
             except (ValueError, InvalidName):
                 raise self._wrong(reader.line_num, row, header) from None
             yield reader.line_num, Arrival(at, duration, estimate, tenant)
+
+    def _lines(self) -> Iterator[str]:
+        for number, line in read_text(self._path):
+            # A quote left open would gather the rest of the file in one field, or in one row.
+            if '"' in line and line.count('"') % 2:
+                raise TraceError(
+                    self._path, number, "", line[:80].rstrip(), "quotes must be closed within their line"
+                )
+            yield line
 
     def _fields(self, reader: Iterable[list[str]]) -> Iterator[list[str]]:
         try:
@@ -265,7 +285,9 @@ def open_source(path: str, *, speedup: float = 1.0, until: float = inf, seed: in
 
     file = Path(path)
     if not (isfinite(speedup) and 0.0 < speedup <= 1e9):
-        raise TraceError(file, 0, "--speedup", speedup, "it must be a number above 0")
+        raise TraceError(file, 0, "--speedup", speedup, "it must be a number above 0, at most 1e9")
+    if not until >= 0.0:
+        raise TraceError(file, 0, "--until", until, "it must be a number of seconds, at least 0")
     kinds: Mapping[str, Callable[[Path, float, float], Source]] = {
         ".csv": CsvTrace,
         ".swf": SwfTrace,
@@ -276,5 +298,6 @@ def open_source(path: str, *, speedup: float = 1.0, until: float = inf, seed: in
         rule = "a trace's name ends in .csv or .swf, or that and .gz, a scenario's in .toml"
         raise TraceError(file, 0, "", file.name, rule)
     if not file.is_file():
-        raise TraceError(file, 0, "", file.name, "there is no such file")
+        rule = "it must be a regular file: it is read more than once" if file.exists() else "there is no such file"
+        raise TraceError(file, 0, "", file.name, rule)
     return kind(file, speedup, until)
