@@ -14,7 +14,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from drr.cli.reports import check_page, show_comparison, show_run
 from drr.errors import InvalidValue
-from drr.plans import DEFAULT_POOL, load_plans
 from drr.simulate import engine
 from drr.simulate.results import Run
 from drr.simulate.run import Setup, simulate, slots_of
@@ -41,7 +40,7 @@ def simulate_command(
     against: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Other plans: show who gains and who loses by them.")
     ] = None,
-    pool: Annotated[str, typer.Option(metavar="NAME", help="Pool whose terms in the plans apply.")] = DEFAULT_POOL,
+    pool: Annotated[str, typer.Option(metavar="NAME", help="Pool whose terms in the plans apply.")] = "default",
     policy: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="drr, fifo, round-robin, least-recently-served; several to compare."),
@@ -81,6 +80,8 @@ def simulate_command(
 def _setup(file: Path | None, pool: str, slots: Sequence[tuple[float, int]], until: float) -> Setup:
     if file is None:
         return Setup(slots, until=until)
+    from drr.plans import load_plans  # it brings pydantic, a tenth of a second that no other command needs
+
     plans = load_plans(file)
     if pool not in plans.pools:
         raise InvalidValue("--pool", pool, f"{file} has these: {', '.join(plans.pools)}")
