@@ -10,9 +10,10 @@ import typer
 from drr.backend import open_backend
 from drr.cli.entitlements import Entitlements, read_entitlements
 from drr.cli.fields import DEFAULT_URL, Namespace, StoreArgument
+from drr.cli.recording import Anonymous, Keep, Limit, RecordFileOption, make_recorder
 from drr.cli.runtime import LogLevel, LogOption, process_name, run, shown_url, start_log, until_stopped
 from drr.clock import SystemClock
-from drr.dispatcher import Dispatcher
+from drr.dispatcher import Dispatcher, Recorder
 
 log = logging.getLogger("drr.serve")
 
@@ -78,6 +79,10 @@ def serve(
     reserve: Reserves = None,
     default_estimate: Estimates = None,
     default_ceiling: DefaultCeilings = None,
+    record: RecordFileOption = None,
+    record_limit: Limit = None,
+    record_keep: Keep = None,
+    record_anonymous: Anonymous = False,
     log_level: LogOption = LogLevel.INFO,
 ) -> None:
     """Run a dispatcher: it leads, or stands by and takes over when the leader fails.
@@ -86,6 +91,8 @@ def serve(
     process first comes to lead: a tenant (or pool) that any option names gets exactly what this command line
     says, with defaults for the rest; tenants and pools that no option names keep what is stored. So give all
     dispatchers of a namespace the same options.
+
+    With --record the jobs that end while this process leads become a trace for `drr simulate`.
 
     Stop it with SIGTERM or Ctrl-C: it hands over at once.
     """
@@ -105,7 +112,8 @@ def serve(
             "ceiling": default_ceiling or (),
         },
     )
-    dispatcher = _make(url, namespace, name, lease, heartbeat, leader_lease, poison_after, found)
+    recorder = make_recorder(record, record_limit, record_keep, record_anonymous)
+    dispatcher = _make(url, namespace, name, lease, heartbeat, leader_lease, poison_after, found, recorder)
     start_log(log_level)
     log.info("serving namespace %s at %s", namespace, shown_url(url))
     run(lambda: _serve(dispatcher))
@@ -120,6 +128,7 @@ def _make(
     leader_lease: float,
     poison_after: int,
     found: Entitlements,
+    recorder: Recorder | None,
 ) -> Dispatcher:
     return Dispatcher(
         url,
@@ -131,6 +140,7 @@ def _make(
         poison_after=poison_after,
         pools=found.pools,
         policies=found.policies,
+        record=recorder,
     )
 
 

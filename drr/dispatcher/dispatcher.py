@@ -6,10 +6,12 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping
+from os import PathLike
 from types import TracebackType
 from typing import Final
 
 import anyio
+import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from drr.backend import Backend, open_backend
@@ -20,6 +22,7 @@ from drr.dispatcher.election import Election
 from drr.dispatcher.leadership import Leadership, tick_of
 from drr.dispatcher.news import News
 from drr.dispatcher.options import Options, package_version, read_options
+from drr.dispatcher.recording import Recorder
 from drr.dispatcher.settings import Change, Changes, check_node_policy, check_pool_policy
 from drr.errors import BackendError, CommitRefused, NotLeading, StoreNotPrepared
 from drr.model import NodePolicy, PoolPolicy, TenantPath
@@ -60,6 +63,7 @@ class Dispatcher:
         depth: int = 2,
         pools: Mapping[str, PoolPolicy] | None = None,
         policies: Mapping[str, Mapping[str | TenantPath, NodePolicy]] | None = None,
+        record: str | PathLike[str] | Recorder | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -77,6 +81,9 @@ class Dispatcher:
         start with: when this dispatcher first comes to lead, they replace what is stored for the pools and
         nodes that they name, and are stored. Give all dispatchers of a namespace the same.
 
+        ``record``: a file ending in ``.csv`` or ``.csv.gz`` into which the jobs that end are recorded while this
+        dispatcher leads, to be replayed by ``drr simulate``; or a `Recorder`, with settings of its own.
+
         Raises `InvalidConfiguration`, `InvalidPolicy`, `InvalidName` or `UnknownBackend`.
         """
         self._options: Options = read_options(
@@ -88,6 +95,7 @@ class Dispatcher:
             open_backend(store, namespace=namespace, clock=self._clock) if isinstance(store, str) else store
         )
         self._rng = rng or random.SystemRandom()
+        self._recorder = record if record is None or isinstance(record, Recorder) else Recorder(record)
         self._counters = Counters()
         self._wake = Signal()
         seeds = [Change(pool, path, policy, lasting=True) for pool, path, policy in self._options.entitlements]
@@ -101,13 +109,20 @@ class Dispatcher:
     # --- the host's side ------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Dispatcher:
-        """Prepare the store and start. Raises `BackendError` subclasses if the store cannot be used."""
+        """Prepare the store and start.
+
+        Raises `BackendError` subclasses if the store cannot be used, and `InvalidConfiguration` if the file to
+        record into cannot.
+        """
         if self._entered:
             raise RuntimeError("a Dispatcher can be entered once; make a new one to start again")
         self._entered = True
         try:
+            if self._recorder is not None:
+                self._recorder.open()
             await self._backend.prepare()
         except BaseException:
+            await self._close_record()
             if self._owned:
                 await self._backend.close()
             raise
@@ -132,6 +147,12 @@ class Dispatcher:
             raise only from None
         finally:
             self._changes.refuse(NotLeading(self._leader_seen))
+            await self._close_record()
+
+    async def _close_record(self) -> None:
+        if self._recorder is not None:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._recorder.close)
 
     @property
     def is_leader(self) -> bool:
@@ -251,6 +272,7 @@ class Dispatcher:
             counters=self._counters,
             status=self._status,
             trusting=trusting,
+            recorder=self._recorder,
         )
         began = self._clock.monotonic()
 

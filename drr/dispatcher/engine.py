@@ -182,6 +182,11 @@ class Engine:
         """The settings in force."""
         return self.backlog.settings
 
+    def slots(self, pool: str) -> int:
+        """Return the live slots of a pool."""
+        found = self.backlog.pools.get(pool)
+        return found.scheduler.slots if found is not None else 0
+
     # --- passes ---------------------------------------------------------------------------------------
 
     def step(self, now: float, wall: float) -> Plan | None:

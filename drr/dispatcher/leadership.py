@@ -21,6 +21,7 @@ from drr.dispatcher.counters import Counters
 from drr.dispatcher.describe import StatusWriter
 from drr.dispatcher.engine import Engine
 from drr.dispatcher.news import News
+from drr.dispatcher.recording import Recorder
 from drr.dispatcher.settings import Changes
 from drr.timing import Signal
 
@@ -54,6 +55,7 @@ class Leadership:
         counters: Counters,
         status: StatusWriter,
         trusting: bool,
+        recorder: Recorder | None = None,
     ) -> None:
         self._backend = backend
         self._clock = clock
@@ -67,6 +69,7 @@ class Leadership:
         self._counters = counters
         self._status = status
         self._trusting = trusting
+        self._recorder = recorder
         now = clock.monotonic()
         self._renewed_at = now
         self._looked_at = now
@@ -76,9 +79,16 @@ class Leadership:
         engine = await self._load()
         self._news.start(engine.position)
         self._status.start()
+        if self._recorder is not None:
+            self._recorder.resume(self._clock.monotonic(), self._clock.wall())
         on_leading()
-        while True:
-            await self._pass(engine, on_progress)
+        try:
+            while True:
+                await self._pass(engine, on_progress)
+        finally:
+            if self._recorder is not None:
+                running = [hold.lease for hold in engine.liveness.holds.values()]
+                self._recorder.pause(running, engine.slots, self._clock.monotonic(), self._clock.wall())
 
     async def _load(self) -> Engine:
         snapshot = await self._backend.load(self._token)
@@ -136,6 +146,9 @@ class Leadership:
         self._renewed_at = self._clock.monotonic()
         self._changes.stored(plan.commit)
         engine.confirm(replies)
+        if self._recorder is not None and plan.commit.settlements:
+            ended = plan.commit.settlements
+            self._recorder.ended(ended, engine.slots, self._renewed_at, self._clock.wall())
 
     async def _renew_if_due(self) -> None:
         now = self._clock.monotonic()
