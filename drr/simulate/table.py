@@ -16,6 +16,8 @@ from drr.simulate.whatif import Change, Verdict, counted
 Row: TypeAlias = tuple[str, list[str]]
 """Name of a figure, and what it is under each policy."""
 
+Cells: TypeAlias = Sequence[Text | str]
+
 _FIGURES: Final[Sequence[tuple[str, Callable[[PolicyResult], str]]]] = (
     ("jobs", lambda result: count(result.jobs)),
     ("makespan", lambda result: duration(result.makespan_s)),
@@ -29,7 +31,7 @@ _FIGURES: Final[Sequence[tuple[str, Callable[[PolicyResult], str]]]] = (
     ("worst tenant's p99", lambda result: duration(max((row.wait_s.p99 for row in result.tenants), default=None))),
     ("Jain's index of shares", lambda result: ratio(result.jain)),
     ("longest run of one tenant", lambda result: count(result.longest_run)),
-    ("slots idle while jobs may start", lambda result: duration(result.idle_while_runnable_s)),
+    ("idle while jobs may start", lambda result: duration(result.idle_while_runnable_s)),
     ("drift / bound", lambda result: ratio(result.drift_over_bound)),
 )
 TENANT_COLUMNS: Final = (
@@ -49,15 +51,20 @@ CHANGE_COLUMNS: Final = (
     "tenant",
     "jobs",
     "p50 before",
-    "after",
+    "p50 after",
     "p99 before",
-    "after",
-    "change",
+    "p99 after",
+    "p99 change",
     "share before",
-    "after",
-    "change",
+    "share after",
+    "share change",
     "",
 )
+_TENANTS_DISPENSABLE: Final = ((6,), (10,), (2,), (9,), (3,), (7, 8))
+_CHANGES_DISPENSABLE: Final = ((1,), (7, 8), (2, 3), (9,))
+"""Columns that a narrow terminal does without: the first group first."""
+_NARROW: Final = 100
+"""Columns of a terminal on which names of policies are cut."""
 _MOOD: Final = {Verdict.GAINS: "green", Verdict.LOSES: "red", Verdict.SAME: "dim"}
 _LISTED: Final = 50
 """Organisations, or changes, on a terminal; all of them are in the JSON."""
@@ -105,10 +112,9 @@ def print_run(console: Console, run: Run, *, tenants: bool = False) -> None:
     """Print the policies side by side, and with ``tenants`` who waited how long under each."""
     console.print(Text.assemble(("trace ", "dim"), (printable(run.trace), "bold"), f"   {run.workers:,} workers"))
     console.print(Text(f"simulated in {run.seconds:.1f} s, {run.dispatches_per_s:,.0f} dispatches a second", "dim"))
-    table = _table("", *run.policies)
-    for name, cells in summary(run):
-        table.add_row(name, *cells)
-    console.print(table)
+    names = [shorten(name, 12) for name in run.policies] if console.width < _NARROW else list(run.policies)
+    rows: list[Cells] = [[name, *cells] for name, cells in summary(run)]
+    _print_table(console, ["", *names], rows)
     if tenants:
         for name, result in run.policies.items():
             console.print()
@@ -125,12 +131,12 @@ def print_tenants(console: Console, policy: str, result: PolicyResult) -> None:
         if len(row.path) > 1:
             below.setdefault(row.path[0], []).append(row)
     console.print(Text.assemble(("policy ", "dim"), (printable(policy), "bold")))
-    table = _table(*TENANT_COLUMNS)
+    rows: list[Cells] = []
     for organisation in organisations[:_LISTED]:
-        table.add_row(Text(shorten(organisation.path[0]), "bold"), *tenant_row(organisation))
-        for project in sorted(below.get(organisation.path[0], ()), key=lambda row: row.path):
-            table.add_row(Text("  " + shorten("/".join(project.path[1:]))), *tenant_row(project))
-    console.print(table)
+        rows.append([Text(shorten(organisation.path[0]), "bold"), *tenant_row(organisation)])
+        projects = sorted(below.get(organisation.path[0], ()), key=lambda row: row.path)
+        rows.extend([Text("  " + shorten("/".join(row.path[1:]))), *tenant_row(row)] for row in projects)
+    _print_table(console, TENANT_COLUMNS, rows, _TENANTS_DISPENSABLE)
     _print_rest(console, len(organisations), "organisations")
 
 
@@ -145,11 +151,11 @@ def print_changes(console: Console, before: str, after: str, changes: Sequence[C
             f"{counts[Verdict.GAINS]:,} gain, {counts[Verdict.LOSES]:,} lose, {counts[Verdict.SAME]:,} see no change"
         )
     )
-    table = _table(*CHANGE_COLUMNS)
+    rows: list[Cells] = []
     for row in changes[:_LISTED]:
         *cells, verdict = change_row(row)
-        table.add_row(Text(shorten("/".join(row.path))), *cells, Text(verdict, _MOOD[row.verdict]))
-    console.print(table)
+        rows.append([Text(shorten("/".join(row.path))), *cells, Text(verdict, _MOOD[row.verdict])])
+    _print_table(console, CHANGE_COLUMNS, rows, _CHANGES_DISPENSABLE)
     _print_rest(console, len(changes), "tenants")
 
 
@@ -158,9 +164,31 @@ def _print_rest(console: Console, number: int, what: str) -> None:
         console.print(Text(f"... and {number - _LISTED:,} more {what}; all of them: --json", "dim"))
 
 
-def _table(first: str, *others: str) -> Table:
+def _print_table(
+    console: Console, columns: Sequence[str], rows: Sequence[Cells], dispensable: Sequence[Sequence[int]] = ()
+) -> None:
+    """Print a table; a terminal that is too narrow does without some columns, rather than with half of each."""
+    kept = list(range(len(columns)))
+    table = _table(columns, rows, kept)
+    for group in dispensable:
+        wanted = console.measure(table, options=console.options.update(width=_ENDLESS)).maximum
+        if wanted <= console.width:
+            break
+        kept = [column for column in kept if column not in group]
+        table = _table(columns, rows, kept)
+    console.print(table)
+    if len(kept) < len(columns):
+        left_out = ", ".join(columns[column] for column in range(len(columns)) if column not in kept)
+        console.print(Text(f"(on a wider terminal, or with --json: {left_out})", "dim"))
+
+
+_ENDLESS: Final = 10_000
+
+
+def _table(columns: Sequence[str], rows: Sequence[Cells], kept: Sequence[int]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column(Text(first), no_wrap=True)
-    for name in others:
-        table.add_column(Text(shorten(name)), justify="right", no_wrap=True)
+    for column in kept:
+        table.add_column(Text(shorten(columns[column])), justify="right" if column else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[column] for column in kept))
     return table

@@ -121,3 +121,25 @@ def test_an_empty_run_is_shown() -> None:
     console = plain()
     print_run(console, Run("t", 1, {"drr": policy("drr", [])}), tenants=True)
     assert row(said(console), "worst tenant's p99") == ["-"]
+
+
+def test_a_narrow_terminal_does_without_some_columns_and_says_so() -> None:
+    wide, narrow = plain(160), plain(72)
+    for console in (wide, narrow):
+        made = run("today", "proposed")
+        print_run(console, made, tenants=True)
+        print_changes(console, "today", "proposed", compare(*made.policies.values()))
+    assert all(len(line) <= 72 for line in said(narrow))
+    assert not any("…" in line for line in said(narrow)), "no cell is cut"
+    assert any(line.startswith("(on a wider terminal, or with --json: jobs, ") for line in said(narrow))
+    assert not any("wider terminal" in line for line in said(wide))
+    (columns,) = [line.split() for line in said(narrow) if line.startswith("tenant") and "p99 before" in line]
+    assert columns[0] == "tenant"
+
+
+def test_four_policies_fit_into_eighty_columns() -> None:
+    console = plain(80)
+    print_run(console, run("drr", "fifo", "round-robin", "least-recently-served"))
+    assert all(len(line) <= 80 for line in said(console))
+    assert row(said(console), "longest run of one tenant") == ["7"] * 4
+    assert "least-re…ved" in said(console)[2]
