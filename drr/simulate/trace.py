@@ -72,15 +72,15 @@ class Paths:
     """Tenant paths by the two names of a row, checked once: a trace has few tenants and many rows."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], TenantPath] = {}
+        self.known: dict[tuple[str, str], TenantPath] = {}
 
     def path(self, organisation: str, project: str) -> TenantPath:
         """Return the path; the project may repeat its organisation, as ``o012/p03``. Raises `InvalidName`."""
         key = organisation, project
-        path = self._known.get(key)
+        path = self.known.get(key)
         if path is None:
             short = project.removeprefix(f"{organisation}/")
-            path = self._known[key] = check_name("organisation", organisation), check_name("project", short)
+            path = self.known[key] = check_name("organisation", organisation), check_name("project", short)
         return path
 
 
@@ -89,7 +89,7 @@ def read_text(path: Path) -> Iterator[tuple[int, str]]:
     number = 0
     try:
         with _open(path) as lines:
-            while line := lines.readline(LINE_LIMIT + 1):
+            for line in iter(partial(lines.readline, LINE_LIMIT + 1), ""):
                 number += 1
                 if len(line) > LINE_LIMIT:
                     raise TraceError(path, number, "", line[:40], f"a line has at most {LINE_LIMIT} characters")
@@ -168,6 +168,7 @@ class CsvTrace(FileSource):
     def rows(self) -> Iterator[tuple[int, Arrival]]:
         """Yield line numbers and jobs as the file has them."""
         path, paths = self._path, Paths()
+        known = paths.known
         reader = csv.reader(self._lines())
         header = next(self._fields(reader), None)
         if header is None:
@@ -189,9 +190,11 @@ class CsvTrace(FileSource):
             try:
                 at, duration = float(row[at_]), float(row[duration_])
                 estimate = float(row[estimate_]) if estimate_ is not None and row[estimate_] else None
-                if not (0.0 <= at <= SECONDS_MAX and 0.0 < duration <= SECONDS_MAX and _fits(estimate)):
+                if not (0.0 <= at <= SECONDS_MAX and 0.0 < duration <= SECONDS_MAX):
                     raise ValueError
-                tenant = paths.path(row[org_], row[project_])
+                if estimate is not None and not ESTIMATE_MIN <= estimate <= ESTIMATE_MAX:
+                    raise ValueError
+                tenant = known.get((row[org_], row[project_])) or paths.path(row[org_], row[project_])
             except (ValueError, InvalidName):
                 raise self._wrong(reader.line_num, row, header) from None
             yield reader.line_num, Arrival(at, duration, estimate, tenant)
@@ -228,10 +231,6 @@ class CsvTrace(FileSource):
         except InvalidName:
             column, text = "org", organisation
         return TraceError(self._path, line, column, text, "a name has 1 to 128 of letters, digits and _ - . @")
-
-
-def _fits(estimate: float | None) -> bool:
-    return estimate is None or ESTIMATE_MIN <= estimate <= ESTIMATE_MAX
 
 
 def check_seconds(text: str, low: float, high: float, column: str) -> str:
