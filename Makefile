@@ -71,6 +71,12 @@ bench-drain: $(STAMP) ## Measure submitting and draining on a real server
 bench-latency: $(STAMP) ## Measure how long one job waits behind another tenant's 50,000
 	@$(BIN)/python -m bench.latency
 
+TRACES ?= traces
+
+.PHONY: fairness
+fairness: $(STAMP) ## Replay real traces under all policies and rewrite docs/fairness.md (TRACES=folder)
+	@$(BIN)/python -m bench.fairness $(TRACES)
+
 # One environment for each interpreter, beside .venv, so that nothing there changes.
 .PHONY: test-all-pythons
 test-all-pythons: ## Run the tests on each of Python 3.11, 3.12 and 3.13 that is installed

@@ -18,11 +18,12 @@ from drr.model import NodePolicy, PoolPolicy, Share, check_name
 from drr.worker import Worker
 from tests.cli.command import drr
 
-COMMANDS = ["serve", "init", "worker", "submit", "status", "demo"]
+COMMANDS = ["serve", "init", "worker", "submit", "status", "simulate", "demo"]
 
 
 def test_every_command_is_known_here() -> None:
-    assert [command.callback.__name__ for command in app.registered_commands if command.callback] == COMMANDS
+    found = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+    assert found == COMMANDS
 
 
 @pytest.mark.parametrize("command", COMMANDS)

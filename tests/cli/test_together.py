@@ -228,7 +228,8 @@ def test_entitlements_survive_and_are_replaced_as_a_whole(service: Service) -> N
 def test_a_worker_drains_at_sigterm(service: Service) -> None:
     service.start("serve")
     worker = service.start("worker", "jobs:tasks", "--name", "w1")
-    service.leave("work", "--org", "acme", "--args", "[1.5]", "--count", "2")
+    # Long enough to be still running when the description, which is a second old at times, shows it on a busy machine.
+    service.leave("work", "--org", "acme", "--args", "[5.0]", "--count", "2")
     service.eventually(lambda status: bool((found := node(status, "acme")) and found["running"] == 1))
     assert stop(worker) == Exit.OK
     # What ran was finished, what waited was left.
