@@ -228,7 +228,7 @@ def test_entitlements_survive_and_are_replaced_as_a_whole(service: Service) -> N
 def test_a_worker_drains_at_sigterm(service: Service) -> None:
     service.start("serve")
     worker = service.start("worker", "jobs:tasks", "--name", "w1")
-    # Long enough to be still running when the description, which is a second old at times, shows it on a busy machine.
+    # Long enough to be still running when the description, at times a second old, shows it on a busy machine.
     service.leave("work", "--org", "acme", "--args", "[5.0]", "--count", "2")
     service.eventually(lambda status: bool((found := node(status, "acme")) and found["running"] == 1))
     assert stop(worker) == Exit.OK
