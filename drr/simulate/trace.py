@@ -1,6 +1,6 @@
 """Traces: what arrived when, how long it took, whose it was. Streamed, checked line by line, never held.
 
-Two kinds of file are read here, both plain or gzip'd: ``.csv`` with a header (docs/simulate.md says which
+Two kinds of file are read here, both plain or gzip'd: ``.csv`` with a header (docs/traces.md says which
 columns), and ``.swf``, the Standard Workload Format of the Parallel Workloads Archive
 (`drr.simulate.swf`). Whatever is wrong is a `TraceError` that names file, line, column and value.
 """

@@ -1,4 +1,4 @@
-"""docs/simulate.md says what the simulator does: its trace can be read, and its tables are what is printed."""
+"""docs/simulate.md and docs/traces.md: traces and scenarios can be read, and tables are what is printed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from drr.dispatcher.recording_rows import COLUMNS
 from drr.plans import load_plans, read_plans
 from drr.simulate.results import Run
 from drr.simulate.run import Setup, simulate
@@ -18,7 +19,8 @@ from tests.docs.markdown import ROOT, blocks
 from tests.simulate.samples import run
 
 PAGE = ROOT / "docs" / "simulate.md"
-TEXTS = [block.text for block in blocks(PAGE) if block.language == "text"]
+TRACES = ROOT / "docs" / "traces.md"
+TEXTS = [block.text for page in (PAGE, TRACES) for block in blocks(page) if block.language == "text"]
 
 
 def shown(first: str) -> str:
@@ -71,15 +73,19 @@ def test_the_trace_can_be_read(tmp_path: Path) -> None:
     ]
 
 
-def test_the_scenario_can_be_simulated(tmp_path: Path) -> None:
-    (scenario,) = [block.text for block in blocks(PAGE) if block.language == "toml"]
-    path = tmp_path / "shops.toml"
-    path.write_text(scenario)
-    source = open_source(str(path))
-    assert source.slots == [(0.0, 20)]
-    made = simulate(source, Setup(source.slots, until=20.0))
-    paths = {row.path for row in made.policies["drr"].tenants}
-    assert {("importer", "main"), ("shop-1", "main-1"), ("shop-30", "main-2")} <= paths
+def test_the_scenarios_can_be_simulated(tmp_path: Path) -> None:
+    scenarios = [block.text for block in blocks(TRACES) if block.language == "toml"]
+    assert scenarios
+    for scenario in scenarios:
+        path = tmp_path / "flood.toml"
+        path.write_text(scenario)
+        source = open_source(str(path), until=20.0)
+        assert simulate(source, Setup(source.slots, until=20.0)).policies["drr"].starts > 0
+
+
+def test_every_column_of_a_recording_is_explained() -> None:
+    text = PAGE.read_text(encoding="utf-8") + TRACES.read_text(encoding="utf-8")
+    assert [column for column in COLUMNS if f"`{column}`" not in text] == []
 
 
 def test_every_figure_is_explained() -> None:
