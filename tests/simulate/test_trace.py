@@ -388,6 +388,13 @@ def test_a_gzip_file_cut_off_within_its_header(tmp_path: Path) -> None:
     assert "cut off" in refusal(path).rule
 
 
+def test_a_gzip_file_whose_stream_is_none(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv.gz", csv_text(arrivals()))
+    data = path.read_bytes()
+    path.write_bytes(data[:10] + b"\xff" + data[11:])  # there is no such kind of block
+    assert "broken" in refusal(path).rule
+
+
 def test_gzip_without_the_suffix(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(gzip.compress(csv_text(arrivals()).encode()))
