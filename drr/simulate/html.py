@@ -71,7 +71,7 @@ def _summary(run: Run) -> Listing:
     note = (
         "Waits run from submission to start. Small organisations are those with at most ten jobs. "
         "Jain's index is 1 where shares are as the weights say. The drift between siblings is against the bound of "
-        "the documentation: at most 1."
+        "the documentation: at most 1 where it was held."
     )
     return Listing("Side by side" if len(run.policies) > 1 else "The run", note, ["", *run.policies], rows)
 

@@ -58,8 +58,10 @@ def count(number: float | None) -> str:
 
 
 def ratio(number: float | None) -> str:
-    """Return a plain number with three decimals."""
-    return NOTHING if number is None or math.isnan(number) else f"{number:.3f}"
+    """Return a plain number, with three decimals if it is not large."""
+    if number is None or math.isnan(number):
+        return NOTHING
+    return f"{number:.3f}" if abs(number) < 100 else f"{number:,.0f}"
 
 
 def printable(text: str) -> str:

@@ -44,7 +44,7 @@ def test_a_change_has_a_sign_unless_there_is_none() -> None:
 def test_numbers() -> None:
     assert (percent(0.1234), percent(None)) == ("12.3%", "-")
     assert (count(1234567), count(None)) == ("1,234,567", "-")
-    assert (ratio(0.98765), ratio(math.nan)) == ("0.988", "-")
+    assert (ratio(0.98765), ratio(7951.303), ratio(math.nan)) == ("0.988", "7,951", "-")
 
 
 def test_a_long_name_keeps_its_ends() -> None:
