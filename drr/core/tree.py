@@ -136,20 +136,31 @@ class Tree(Registry):
     def rejoin(self, node: Node, ring: Ring) -> None:
         """Account for the rounds that ``node`` was away.
 
-        A drained node loses credit after a gap of a round, and its debt is forgiven by a quantum a round.
-        A parked one earns what it missed, up to its ceiling; what it holds above that it keeps.
+        A drained node loses its credit after a gap of a round, and its debt is forgiven by a quantum a round. A
+        parked one earns what it missed, up to its ceiling. Neither keeps more than it would have carried had it
+        gone on waiting: there a visit lasts until the credit is below the next job's cost. Otherwise a tenant
+        whose queue runs empty after every job would gain a quantum each time, and save it up for a busy hour.
         """
         missed = ring.round - 1 - node.granted
         if node.drained:
-            if node.credit > 0.0 and missed >= 0:
-                node.credit = 0.0
-            elif node.credit < 0.0 and missed > 0:
+            if node.credit > 0.0:
+                node.credit = min(node.credit, self._next_cost(node)) if missed < 0 else 0.0
+            elif missed > 0:
                 node.credit = min(0.0, node.credit + missed * node.quantum)
-        elif missed > 0 and node.credit < node.ceiling:
-            node.credit = min(node.ceiling, node.credit + missed * node.quantum)
+        else:
+            if missed > 0 and node.credit < node.ceiling:
+                node.credit = min(node.ceiling, node.credit + missed * node.quantum)
+            if node.credit > node.ceiling:
+                node.credit = min(node.credit, max(node.ceiling, self._next_cost(node)))
         if missed > 0:
             node.granted = ring.round - 1
         node.drained = False
+
+    def _next_cost(self, node: Node) -> float:
+        """Return the estimate of the job that would start if ``node`` were served now; 0 if there is none."""
+        if node.head is not None:
+            return node.head.estimate
+        return self.pick(node, clean_only=False) if node.active else 0.0
 
     @staticmethod
     def is_newcomer(node: Node, ring: Ring) -> bool:

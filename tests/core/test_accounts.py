@@ -240,3 +240,27 @@ def test_a_window_that_ran_out_parks_and_does_not_drain() -> None:
     assert bench.credit("acme") >= credit
     bench.scheduler.expect(("acme", "main"), False)
     check(bench.scheduler)
+
+
+def test_running_empty_again_and_again_saves_nothing_up() -> None:
+    """Two tenants drain after every job, so rounds pass; when both are busy, neither has more than a quantum."""
+    bench = Bench(pool=PoolPolicy(quantum=10.0))
+    for _ in range(50):
+        bench.offer("drip", 1.0)
+        bench.offer("drop", 1.0)
+        bench.serve(2)
+    bench.offer("drip", *[1.0] * 100)
+    bench.offer("drop", *[1.0] * 100)
+    served = bench.serve(60)
+    assert max(bench.credit("drip"), bench.credit("drop")) <= 11.0
+    assert abs(served.count("drip") - served.count("drop")) <= 20
+
+
+def test_waking_from_a_cap_again_and_again_saves_nothing_up_beyond_the_ceiling() -> None:
+    """The same for tenants that are parked at their cap after every start."""
+    cap = NodePolicy(hard_cap=1)
+    bench = Bench(slots=2, pool=PoolPolicy(quantum=10.0, ceiling=5.0), drip=cap, drop=cap)
+    bench.offer("drip", *[1.0] * 60)
+    bench.offer("drop", *[1.0] * 60)
+    bench.serve(100)
+    assert max(bench.credit("drip"), bench.credit("drop")) <= 5.0 + 10.0

@@ -150,6 +150,18 @@ def test_the_bound_holds_with_wrong_estimates(factor: float) -> None:
     assert run(Listed(jobs, estimate=factor), workers=3).drift_over_bound <= 1.0
 
 
+def test_the_bound_holds_where_queues_run_empty_and_the_quantum_is_large() -> None:
+    """Bursts with pauses, a quantum of many jobs: nobody saves quanta up in the pauses for the next burst."""
+    rng = random.Random(3)
+    jobs = []
+    for second in range(600):
+        for name in "abc":
+            count = rng.choice((0, 1, 1, 2)) if second < 400 else 6
+            jobs += [(float(second), 0.25, name)] * count
+    result = run(Listed(jobs), workers=2, pool=PoolPolicy(quantum=20.0))
+    assert result.drift_over_bound <= 1.0
+
+
 def test_shares_follow_weights_while_both_wait() -> None:
     """Weights 1 and 3: shares and entitled shares of a quarter and three quarters."""
     jobs = [(0.0, 1.0, "a")] * 200 + [(0.0, 1.0, "b")] * 600
