@@ -71,6 +71,10 @@ bench-drain: $(STAMP) ## Measure submitting and draining on a real server
 bench-latency: $(STAMP) ## Measure how long one job waits behind another tenant's 50,000
 	@$(BIN)/python -m bench.latency
 
+.PHONY: bench-simulate
+bench-simulate: $(STAMP) ## Measure simulated dispatches per second on a generated trace
+	@$(BIN)/python -m bench.simulate
+
 TRACES ?= traces
 
 .PHONY: fairness

@@ -19,12 +19,11 @@ from itertools import chain
 from math import inf
 from typing import Final
 
-from drr.simulate.trace import Arrival, Source
-
 from drr.model import PoolPolicy, TenantPath
 from drr.simulate.books import Book, drift_ratio
 from drr.simulate.policies import Policy, PolicyOf, Task
 from drr.simulate.results import SMALL, PolicyResult, TenantResult, TimeWindow, Waits
+from drr.simulate.trace import Arrival, Source
 from drr.simulate.windows import WindowLog
 
 ACCRUAL: Final = 1.0

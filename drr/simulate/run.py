@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from drr.simulate.trace import Source
-
 from drr.errors import InvalidValue
 from drr.model import NodePolicy, PoolPolicy, TenantPath, check_number
 from drr.simulate.engine import Progress, Simulation, windows_for
 from drr.simulate.policies import POLICIES, PolicyOf, make_policy
 from drr.simulate.results import Run
+from drr.simulate.trace import Source
 
 MOST_WORKERS = 1_000_000
 
