@@ -21,7 +21,7 @@ from typing import Final
 
 from drr.model import PoolPolicy, TenantPath
 from drr.simulate.books import Book, drift_ratio
-from drr.simulate.policies import Policy, PolicyOf, Task
+from drr.simulate.policies import Policy, PolicyOf, Project, Task
 from drr.simulate.results import SMALL, PolicyResult, TenantResult, TimeWindow, Waits
 from drr.simulate.trace import Arrival, Source
 from drr.simulate.windows import WindowLog
@@ -52,16 +52,17 @@ class Simulation:
         self._source = source
         self._policy = policy
         self._pool = pool
+        self._quantum = pool.quantum
         self._policy_of = policy_of
         changes = [(at, 0, number) for at, number in slots] + [(at, 1, number) for at, number in source.faults]
         self._plan = deque(sorted(changes))
         self._accrues = accrues
         self._root = Book((), None, policy_of(()), 0.0)
-        self._books: dict[TenantPath, Book] = {}
+        self._projects: dict[TenantPath, Project] = {}
         self._organisations: list[Book] = []
+        self._known: dict[str, Book] = {}
         self._slots = 0
-        self._bounded = False
-        self._running: dict[Task, float] = {}
+        self._slots_log: list[tuple[float, int]] = []
         self._ends: list[tuple[float, int, Task]] = []
         self._serial = 0
         self._late = 0
@@ -72,14 +73,11 @@ class Simulation:
         self._arrived = 0
         self._finished = 0
         self._last_end = 0.0
-        self._offered_slot_seconds = 0.0
-        self._slots_at = 0.0
         self._idle_since = -1.0
         self._idle = 0.0
         self._run_of: Book | None = None
         self._run_length = 0
         self._longest_run = 0
-        self._backlogged = 0
         self._log = WindowLog(window, self._organisations)
 
     # --- the loop -------------------------------------------------------------------------------------
@@ -88,27 +86,31 @@ class Simulation:
         """Go on until everything has ended, nothing can start any more, or ``until``; return what came of it."""
         began = time.perf_counter()
         arrivals: Iterator[Arrival] = iter(self._source)
-        upcoming = next(arrivals, None)
+        nothing = (inf, 0.0, None, ())
+        at, duration, estimate, path = next(arrivals, nothing)
         events = 0
         ends, plan = self._ends, self._plan
+        log = self._log
         while True:
-            now = upcoming.at if upcoming is not None else inf
+            now = at
             if ends and ends[0][0] < now:
                 now = ends[0][0]
             if plan and plan[0][0] < now:
                 now = plan[0][0]
-            if now == inf or now > until:
+            if now > until or now == inf:
                 break
-            self._move_to(now)
+            if self._idle_since >= 0.0 or now >= log.end:
+                self._move_to(now)
+            self._now = now
             while ends and ends[0][0] <= now:
                 _, serial, task = heappop(ends)
                 if task.serial == serial:
-                    self._end(task, now, lost=False)
+                    self._end(task, now, task.duration, lost=False)
             while plan and plan[0][0] <= now:
                 self._change(now, *plan.popleft()[1:])
-            while upcoming is not None and upcoming.at <= now:
-                self._arrive(upcoming, now)
-                upcoming = next(arrivals, None)
+            while at <= now:
+                self._arrive(at, duration, estimate, path)
+                at, duration, estimate, path = next(arrivals, nothing)
             self._start_all(now)
             events += 1
             if progress is not None and events % PROGRESS_EVERY == 0:
@@ -129,73 +131,64 @@ class Simulation:
         if kind == 1:
             self._lose(now, number)
             number = max(0, self._slots - number)
-        self._offered_slot_seconds += self._slots * (now - self._slots_at)
-        self._slots_at = now
+        self._slots_log.append((now, number))
         self._slots = number
         self._policy.set_slots(number)
-        for book in self._books.values():
-            if book.bounded:
-                level = self._settle(book, now)
+        for project in self._projects.values():
+            for book, level in project.book.chain:
+                book.pass_bounds(now)
                 book.resolve(number)
-                book.reconsider(level, self._policy.due(level.path))
+                book.reconsider(level, self._quantum)
 
     def _lose(self, now: float, slots: int) -> None:
         """The oldest attempts go down with their slots."""
-        for task in list(self._running)[:slots]:
-            self._end(task, now, lost=True)
+        running = sorted((serial, task) for _, serial, task in self._ends if task.serial == serial)
+        for _, task in running[:slots]:
+            self._end(task, now, now - task.started, lost=True)
 
     # --- jobs -----------------------------------------------------------------------------------------
 
-    def _arrive(self, arrival: Arrival, now: float) -> None:
-        at, duration, estimate, path = arrival
-        if estimate is None:
-            estimate = self._pool.default_estimate
-        book = self._books.get(path)
-        if book is None:
-            book = self._meet(path, now)
+    def _arrive(self, at: float, duration: float, estimate: float | None, path: TenantPath) -> None:
+        project = self._projects.get(path)
+        if project is None:
+            project = self._meet(path)
         self._arrived += 1
-        self._policy.arrive(path, at, duration, estimate)
-        self._wait(book, now)
+        self._policy.arrive(project, at, duration, self._pool.default_estimate if estimate is None else estimate)
+        self._wait(project.book)
 
-    def _meet(self, path: TenantPath, now: float) -> Book:
-        book = self._books.get(path)
-        if book is None:
-            parent = self._meet(path[:-1], now) if len(path) > 1 else self._root
-            book = self._books[path] = Book(path, parent, self._policy_of(path), now)
-            book.resolve(self._slots)
-            self._bounded |= book.bounded
-            parent.children.append(book)
-            if parent is self._root:
-                self._organisations.append(book)
+    def _meet(self, path: TenantPath) -> Project:
+        organisation = self._known.get(path[0])
+        if organisation is None:
+            organisation = self._known[path[0]] = self._book(path[:1], self._root)
+            self._organisations.append(organisation)
+        leaf = self._book(path, organisation)
+        leaf.chain = ((leaf, organisation), (organisation, self._root))
+        project = leaf.project = self._projects[path] = Project(path, leaf)
+        return project
+
+    def _book(self, path: TenantPath, parent: Book) -> Book:
+        book = Book(path, parent, self._policy_of(path), self._now)
+        book.resolve(self._slots)
+        parent.children.append(book)
         return book
 
-    def _settle(self, book: Book, now: float) -> Book:
-        level = book.parent
-        assert level is not None
-        level.advance_level(now)
-        book.settle(now, level)
-        return level
-
-    def _wait(self, leaf: Book, now: float) -> None:
+    def _wait(self, leaf: Book) -> None:
         """One more job of a project waits."""
-        due = self._policy.due
-        book = leaf
-        level = book.parent
-        while level is not None:
-            if book.waiting:
-                book.waiting += 1
-            else:
-                level.advance_level(now)
-                book.settle(now, level)
-                book.waiting = 1
-                book.waiting_since = now
-                level.weights += book.weight
-                if level is self._root:
-                    self._backlogged += 1
-                book.reconsider(level, due(level.path))
-            book = level
-            level = book.parent
-        book.waiting += 1
+        self._root.waiting += 1
+        if leaf.waiting and leaf.parent is not None:  # nothing else changes
+            leaf.waiting += 1
+            leaf.parent.waiting += 1
+            return
+        now = self._now
+        for book, level in leaf.chain:
+            if book.bounded:
+                book.pass_bounds(now)
+            book.waiting = waiting = book.waiting + 1
+            if waiting == 1:
+                level.clock = self._policy.clock(level.path)
+                book.begin_waiting(level, now)
+        for book, level in leaf.chain:
+            book.reconsider(level, self._quantum)
 
     def _start_all(self, now: float) -> None:
         root, policy = self._root, self._policy
@@ -205,24 +198,26 @@ class Simulation:
         while free > 0 and root.waiting:
             task = policy.start(now)
             if task is None:
-                if free > self._pool.reserve and self._may_start():
+                if free > self._pool.reserve and root.open:
                     self._idle_since = now
                 return
             self._start(task, now)
             free -= 1
 
     def _start(self, task: Task, now: float) -> None:
-        due = self._policy.due
-        estimate, duration = task.estimate, task.duration
-        leaf = book = self._books[task.path]
-        wait = now - task.arrived
-        first = task.losses == 0
-        level = book.parent
-        while level is not None:
-            level.advance_level(now)
-            book.settle(now, level)
+        quantum, estimate = self._quantum, task.estimate
+        leaf = task.project.book
+        changed = False
+        for book, level in leaf.chain:
+            if level.running_at < now:  # `pass_running`, in short
+                if level.running:
+                    level.by_running += (now - level.running_at) / level.running
+                level.running_at = now
+            if book.bounded:
+                book.pass_bounds(now)
+                changed = True
             if book.contends:
-                book.charge(estimate, level, due(level.path))
+                book.charge(estimate, level, quantum)
             else:
                 book.charged += estimate / book.weight
             if estimate > book.estimate:
@@ -230,121 +225,112 @@ class Simulation:
             book.running = running = book.running + 1
             if running > book.peak:
                 book.peak = running
+            book.offset -= now
+            book.share_offset -= level.by_running
             book.waiting = waiting = book.waiting - 1
             if not waiting:
-                level.weights = level.weights - book.weight if level.waiting > 1 else 0.0
-                if level is self._root:
-                    self._backlogged -= 1
-            if not waiting or book.bounded:
-                book.reconsider(level, due(level.path))
-            book = level
-            level = book.parent
-        organisation = leaf.parent or leaf
-        book.running += 1
-        book.waiting -= 1
+                changed = True
+                book.end_waiting(level, now)
+        root = self._root
+        root.running += 1
+        root.waiting -= 1
+        if changed:
+            for book, level in leaf.chain:
+                book.reconsider(level, quantum)
         task.charged = estimate
-        self._running[task] = now
-        self._serial = task.serial = self._serial + 1
-        heappush(self._ends, (now + duration, self._serial, task))
-        if duration > estimate:
+        task.started = now
+        self._serial = task.serial = serial = self._serial + 1
+        heappush(self._ends, (now + task.duration, serial, task))
+        if task.duration > estimate:
             self._late += 1
         self._starts += 1
-        if first:
+        organisation = leaf.chain[1][0]
+        if not organisation.listed:
+            organisation.listed = True
+            self._log.listed.append(organisation)
+        if not task.losses:
+            wait = now - task.arrived
             leaf.waits.append(wait)
-            self._log.started(organisation, wait)
+            organisation.starts += 1
+            organisation.wait_sum += wait
+            if wait > organisation.wait_max:
+                organisation.wait_max = wait
         self._count_run(organisation)
 
     def _count_run(self, organisation: Book) -> None:
-        if self._backlogged - (organisation.waiting > 0) <= 0:
+        if self._root.backlogged <= (organisation.waiting > 0):
             self._run_of = None  # nobody else waits
-            return
-        if self._run_of is organisation:
-            self._run_length += 1
+        elif self._run_of is organisation:
+            self._run_length = length = self._run_length + 1
+            if length > self._longest_run:
+                self._longest_run = length
         else:
             self._run_of, self._run_length = organisation, 1
-        if self._run_length > self._longest_run:
-            self._longest_run = self._run_length
+            self._longest_run = self._longest_run or 1
 
-    def _end(self, task: Task, now: float, *, lost: bool) -> None:
-        due = self._policy.due
-        held = now - self._running.pop(task)
+    def _end(self, task: Task, now: float, held: float, *, lost: bool) -> None:
         task.serial = 0
         if task.duration > task.estimate:
             self._late -= 1
-        refunded = lost and task.losses == 0
-        correction = (0.0 if refunded else held) - task.charged
+        # To the bit: an exact estimate leaves nothing to correct.
+        correction = (0.0 if lost and not task.losses else held) - task.charged
         self._policy.end(task, held, lost=lost)
-        wrong = held - task.estimate
-        leaf = book = self._books[task.path]
-        level = book.parent
-        while level is not None:
-            level.advance_level(now)
-            book.settle(now, level)
+        leaf = task.project.book
+        changed = False
+        for book, level in leaf.chain:
+            if level.running_at < now:  # `pass_running`, in short
+                if level.running:
+                    level.by_running += (now - level.running_at) / level.running
+                level.running_at = now
+            if book.bounded:
+                book.pass_bounds(now)
+                changed = True
             if correction:
-                if book.contends:
-                    book.charge(correction, level, due(level.path))
-                else:
-                    book.charged += correction / book.weight
+                book.charge(correction, level, self._quantum)
+                wrong = held - task.estimate
                 if wrong > book.under:
                     book.under = wrong
                 elif -wrong > book.over:
                     book.over = -wrong
             book.running -= 1
-            book.worker_seconds += held
-            if book.bounded:
-                book.reconsider(level, due(level.path))
-            book = level
-            level = book.parent
-        book.running -= 1
-        book.worker_seconds += held
+            book.offset += now
+            book.share_offset += level.by_running
+        self._root.running -= 1
         self._last_end = now
+        if changed:
+            for book, level in leaf.chain:
+                book.reconsider(level, self._quantum)
         if lost:
-            self._wait(leaf, now)
+            self._wait(leaf)
         else:
             self._finished += 1
             leaf.jobs += 1
 
     def _accrue(self, now: float) -> None:
-        due = self._policy.due
         self._accrued_at = now
         for task, amount in self._policy.accrue(now):
             task.charged += amount
-            book = self._books[task.path]
-            level = book.parent
-            while level is not None:
-                if book.contends:
-                    book.charge(amount, level, due(level.path))
-                else:
-                    book.charged += amount / book.weight
-                book = level
-                level = book.parent
-
-    def _may_start(self) -> bool:
-        """Return whether any waiting job is under all of its hard caps."""
-        if not self._bounded:
-            return True
-        return any(
-            project.waiting and project.running < project.hard
-            for organisation in self._organisations
-            if organisation.waiting and organisation.running < organisation.hard
-            for project in organisation.children
-        )
+            for book, level in task.project.book.chain:
+                book.charge(amount, level, self._quantum)
 
     # --- the end --------------------------------------------------------------------------------------
 
     def _result(self, name: str, seconds: float) -> PolicyResult:
         now, root = self._now, self._root
-        for book in self._books.values():
-            level = self._settle(book, now)
-            book.close_stretch(level, self._policy.due(level.path))
+        for organisation in self._organisations:
+            below = [(project, organisation) for project in organisation.children]
+            for book, level in [*below, (organisation, root)]:
+                book.pass_bounds(now)
+                book.close_stretch(level, self._quantum)
+                if book.waiting:
+                    book.end_waiting(level, now)
         windows, jain = self._log.finish(now, root, self._slots)
-        self._offered_slot_seconds += self._slots * max(0.0, self._last_end - self._slots_at)
         by_organisation = [(book, _merged(book)) for book in self._organisations]
-        small = array("d", chain.from_iterable(w for book, w in by_organisation if len(w) <= SMALL))
+        small = array("d", chain.from_iterable(w for _, w in by_organisation if len(w) <= SMALL))
         everybody = array("d", chain.from_iterable(w for _, w in by_organisation))
-        rows = [_row(book, waits) for book, waits in by_organisation]
+        rows = [_row(book, waits, now) for book, waits in by_organisation]
         worst = max((row.wait_s.p95 for row in rows), default=0.0)
-        rows += [_row(p, p.waits) for organisation in self._organisations for p in organisation.children]
+        rows += [_row(p, p.waits, now) for organisation in self._organisations for p in organisation.children]
         levels = [root, *self._organisations]
         return PolicyResult(
             name=name,
@@ -352,18 +338,28 @@ class Simulation:
             starts=self._starts,
             unfinished=self._arrived - self._finished,
             makespan_s=self._last_end,
-            utilisation=root.worker_seconds / self._offered_slot_seconds if self._offered_slot_seconds else 0.0,
+            utilisation=self._utilisation(),
             wait_s=Waits.of(everybody),
             small_orgs_p95_s=Waits.of(small).p95,
             worst_org_p95_s=worst,
             jain=jain,
             longest_run=self._longest_run,
             idle_while_runnable_s=self._idle,
-            drift_over_bound=max((drift_ratio(level.children, self._pool.quantum) for level in levels), default=0.0),
+            drift_over_bound=max((drift_ratio(level.children, self._quantum) for level in levels), default=0.0),
             seconds=seconds,
             tenants=rows,
             windows=windows,
         )
+
+    def _utilisation(self) -> float:
+        """Return the part of the slots' time in which they held an attempt, until the last end or the time limit."""
+        end = self._now if self._root.running else self._last_end
+        offered = 0.0
+        times = [at for at, _ in self._slots_log[1:]] + [inf]
+        for (at, slots), after in zip(self._slots_log, times, strict=True):
+            offered += slots * max(0.0, min(after, end) - at)
+        worked = sum(organisation.worker_seconds(end) for organisation in self._organisations)
+        return worked / offered if offered else 0.0
 
 
 def _merged(organisation: Book) -> array[float]:
@@ -374,15 +370,16 @@ def _merged(organisation: Book) -> array[float]:
     return waits
 
 
-def _row(book: Book, waits: array[float]) -> TenantResult:
-    time_waiting = book.backlogged_s
+def _row(book: Book, waits: array[float], now: float) -> TenantResult:
+    # Below a microsecond the integrals' last digits would be all there is.
+    time_waiting = book.backlogged_s if book.backlogged_s > 1e-6 else 0.0
     return TenantResult(
         path=book.path,
         weight=book.weight,
         jobs=book.jobs,
-        worker_seconds=book.worker_seconds,
+        worker_seconds=book.worker_seconds(now),
         wait_s=Waits.of(waits),
-        share=book.got / time_waiting if time_waiting else 0.0,
+        share=min(1.0, max(0.0, book.got / time_waiting)) if time_waiting else 0.0,
         entitled=book.entitled / time_waiting if time_waiting else 0.0,
         backlogged_s=time_waiting,
         capped_s=book.capped_s,

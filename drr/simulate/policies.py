@@ -10,10 +10,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from itertools import count
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from drr.core.scheduler import Job, RunningLease, Scheduler
-from drr.model import NodePolicy, Outcome, PoolPolicy, TenantPath
+from drr.model import DEFAULT_PRIORITY, NodePolicy, Outcome, PoolPolicy, TenantPath
+
+if TYPE_CHECKING:
+    from drr.core.node import Node
+    from drr.simulate.books import Book
 
 AHEAD: Final = 2
 """Jobs of a project that the core is offered ahead of need: it decides between projects, not within one."""
@@ -56,20 +60,53 @@ class Waiting:
         return found
 
 
-class Task:
-    """A job on its way through the simulation: what the world knows of it."""
+class Project:
+    """A project as a policy knows it: whose it is, and what of its jobs waits outside the core."""
 
-    __slots__ = ("arrived", "charged", "duration", "estimate", "losses", "path", "serial", "token")
+    __slots__ = ("book", "offered", "path", "queue")
 
-    def __init__(self, path: TenantPath, arrived: float, duration: float, estimate: float) -> None:
+    def __init__(self, path: TenantPath, book: Book) -> None:
         self.path = path
+        self.book = book
+        self.offered = 0
+        """Jobs that the core has been offered and not started."""
+        self.queue: Waiting | None = None
+        """The others that wait, in the order in which they came."""
+
+
+class Task(Job):
+    """A job on its way through the simulation: the core's job, and what the world knows of it.
+
+    ``serial``: names its running attempt, 0 while it has none. ``charged``: worker-seconds so far, at least the
+    estimate once it has started.
+    """
+
+    __slots__ = ("arrived", "charged", "duration", "project", "serial", "started", "token")
+
+    token: int
+    started: float
+
+    def __init__(
+        self, number: int, project: Project, arrived: float, duration: float, estimate: float, losses: int = 0
+    ) -> None:
+        # Not by way of `Job`, which would check the estimate again: one is made for every job of a trace.
+        self.id = number
+        self.path = project.path
+        self.estimate = estimate
+        self.priority = DEFAULT_PRIORITY
+        self.losses = losses
+        self.ref = None
+        self.next = None
+        self.taken = self.withdrawn = False
+        self.project = project
         self.arrived = arrived
         self.duration = duration
-        self.estimate = estimate
         self.charged = 0.0
-        self.losses = 0
-        self.token = 0
         self.serial = 0
+
+    def again(self, number: int) -> Task:
+        """Return the same job, to be tried again after a loss."""
+        return Task(number, self.project, self.arrived, self.duration, self.estimate, self.losses + 1)
 
 
 class Policy(Protocol):
@@ -79,7 +116,7 @@ class Policy(Protocol):
         """Live slots from now on."""
         ...
 
-    def arrive(self, path: TenantPath, arrived: float, duration: float, estimate: float) -> None:
+    def arrive(self, project: Project, arrived: float, duration: float, estimate: float) -> None:
         """A job waits. ``duration`` is only carried along."""
         ...
 
@@ -95,8 +132,8 @@ class Policy(Protocol):
         """Charge overruns; return the tasks and what was added."""
         ...
 
-    def due(self, level: TenantPath) -> float | None:
-        """Return what a waiting child of weight 1 was due so far, in worker-seconds from any start.
+    def clock(self, level: TenantPath) -> Node | None:
+        """Return the node whose rounds say what the children of a level were due, while any of them waits.
 
         ``None`` from a policy that has no such notion.
         """
@@ -108,12 +145,12 @@ class Drr:
 
     def __init__(self, pool: PoolPolicy, policy_of: PolicyOf) -> None:
         self._scheduler = Scheduler(pool)
+        self._take, self._offer, self._settle = self._scheduler.take, self._scheduler.offer, self._scheduler.settle
         self._nodes = self._scheduler.tree.nodes
         self._policy_of = policy_of
         self._known: set[TenantPath] = set()
-        self._waiting: dict[TenantPath, Waiting] = {}
-        self._offered: dict[TenantPath, int] = {}
-        self._tokens = count(1)
+        self._number = 0
+        """Of the last job or attempt: ids and tokens are drawn from one sequence."""
         self._ended = 0
 
     @property
@@ -125,20 +162,19 @@ class Drr:
         """Live slots from now on."""
         self._scheduler.set_slots(slots)
 
-    def arrive(self, path: TenantPath, arrived: float, duration: float, estimate: float) -> None:
+    def arrive(self, project: Project, arrived: float, duration: float, estimate: float) -> None:
         """A job waits."""
-        offered = self._offered.get(path)
-        if offered is None:
-            self._meet(path)
-            offered = 0
-        if offered >= AHEAD:
-            waiting = self._waiting.get(path)
-            if waiting is None:
-                waiting = self._waiting[path] = Waiting()
-            waiting.append(arrived, duration, estimate)
+        if project.offered < AHEAD:
+            if not project.offered and project.path not in self._known:
+                self._meet(project.path)
+            project.offered += 1
+            self._number = number = self._number + 1
+            self._offer(Task(number, project, arrived, duration, estimate))
             return
-        self._offered[path] = offered + 1
-        self._offer(Task(path, arrived, duration, estimate))
+        queue = project.queue
+        if queue is None:
+            queue = project.queue = Waiting()
+        queue.append(arrived, duration, estimate)
 
     def _meet(self, path: TenantPath) -> None:
         for depth in range(1, len(path) + 1):
@@ -149,35 +185,32 @@ class Drr:
                 if policy != _DEFAULTS:
                     self._scheduler.set_policy(node, policy)
 
-    def _offer(self, task: Task, *, front: bool = False) -> None:
-        token = next(self._tokens)
-        self._scheduler.offer(Job(token, task.path, task.estimate, losses=task.losses, ref=task), front=front)
-
     def start(self, now: float) -> Task | None:
         """Take one decision of the core."""
-        token = next(self._tokens)
-        lease = self._scheduler.take(token, now)
+        self._number = number = self._number + 1
+        lease = self._take(number, now)
         if lease is None:
             return None
-        task: Task = lease.job.ref  # type: ignore[assignment]
-        task.token = token
-        path = task.path
-        waiting = self._waiting.get(path)
-        if waiting is None:
-            self._offered[path] -= 1
+        task: Task = lease.job  # type: ignore[assignment]
+        task.token = number
+        project = task.project
+        queue = project.queue
+        if queue is None:
+            project.offered -= 1
             return task
-        self._offer(Task(path, *waiting.popleft()))
-        if not len(waiting):
-            del self._waiting[path]
+        self._number = number = number + 1
+        self._offer(Task(number, project, *queue.popleft()))
+        if not queue:
+            project.queue = None
         return task
 
     def end(self, task: Task, held: float, *, lost: bool) -> None:
         """Settle; a lost job is offered again at the head."""
-        self._scheduler.settle(task.token, Outcome.LOST if lost else Outcome.SUCCEEDED, held)
+        self._settle(task.token, Outcome.LOST if lost else Outcome.SUCCEEDED, held)
         if lost:
-            task.losses += 1
-            self._offered[task.path] += 1
-            self._offer(task, front=True)
+            task.project.offered += 1
+            self._number += 1
+            self._offer(task.again(self._number), front=True)
         self._ended += 1
         if self._ended >= SWEEP_EVERY:
             self._ended = 0
@@ -188,15 +221,14 @@ class Drr:
         """Charge overruns."""
         return [self._accrued(lease) for lease in self._scheduler.accrue(now)]
 
-    def due(self, level: TenantPath) -> float | None:
-        """Return the quanta of the level's rounds so far."""
-        node = self._nodes.get(level)
-        return node.middle.round * self._scheduler.pool.quantum if node is not None else 0.0
-
     @staticmethod
     def _accrued(lease: RunningLease) -> tuple[Task, float]:
-        task: Task = lease.job.ref  # type: ignore[assignment]
+        task: Task = lease.job  # type: ignore[assignment]
         return task, lease.charged - task.charged
+
+    def clock(self, level: TenantPath) -> Node | None:
+        """Return the core's node."""
+        return self._nodes[level]
 
 
 _DEFAULTS: Final = NodePolicy()
@@ -211,17 +243,17 @@ class _Simple:
     def end(self, task: Task, held: float, *, lost: bool) -> None:
         """A lost job waits again, in front of its kind."""
         if lost:
-            task.losses += 1
-            self._return(task)
+            self.put_back(task.again(0))
 
-    def _return(self, task: Task) -> None:
+    def put_back(self, task: Task) -> None:
+        """A lost job waits, in front."""
         raise NotImplementedError
 
     def accrue(self, now: float) -> list[tuple[Task, float]]:
         """These charge nothing."""
         return []
 
-    def due(self, level: TenantPath) -> float | None:
+    def clock(self, level: TenantPath) -> Node | None:
         """These know no rounds."""
         return None
 
@@ -230,22 +262,23 @@ class Fifo(_Simple):
     """One queue, first in first out."""
 
     def __init__(self) -> None:
-        self._paths: deque[TenantPath] = deque()
+        self._projects: deque[Project] = deque()
         self._waiting = Waiting()
         self._returned: deque[Task] = deque()
 
-    def arrive(self, path: TenantPath, arrived: float, duration: float, estimate: float) -> None:
+    def arrive(self, project: Project, arrived: float, duration: float, estimate: float) -> None:
         """A job waits."""
-        self._paths.append(path)
+        self._projects.append(project)
         self._waiting.append(arrived, duration, estimate)
 
     def start(self, now: float) -> Task | None:
         """The oldest."""
         if self._returned:
             return self._returned.popleft()
-        return Task(self._paths.popleft(), *self._waiting.popleft()) if self._paths else None
+        return Task(0, self._projects.popleft(), *self._waiting.popleft()) if self._projects else None
 
-    def _return(self, task: Task) -> None:
+    def put_back(self, task: Task) -> None:
+        """A lost job waits, in front."""
         self._returned.appendleft(task)
 
 
@@ -256,16 +289,18 @@ class _ByOrganisation(_Simple):
         self._queues: dict[str, Fifo] = {}
         self._counts: dict[str, int] = {}
 
-    def arrive(self, path: TenantPath, arrived: float, duration: float, estimate: float) -> None:
+    def arrive(self, project: Project, arrived: float, duration: float, estimate: float) -> None:
         """A job waits."""
-        queue = self._queues.get(path[0])
+        name = project.path[0]
+        queue = self._queues.get(name)
         if queue is None:
-            queue = self._queues[path[0]] = Fifo()
-        queue.arrive(path, arrived, duration, estimate)
-        self._more(path[0])
+            queue = self._queues[name] = Fifo()
+        queue.arrive(project, arrived, duration, estimate)
+        self._more(name)
 
-    def _return(self, task: Task) -> None:
-        self._queues[task.path[0]].end(task, 0.0, lost=True)
+    def put_back(self, task: Task) -> None:
+        """A lost job waits, in front."""
+        self._queues[task.path[0]].put_back(task)
         self._more(task.path[0])
 
     def _more(self, name: str) -> None:

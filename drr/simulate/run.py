@@ -72,7 +72,9 @@ def simulate(
     unknown = [name for name in policies if name not in POLICIES]
     if unknown or not policies:
         raise InvalidValue("policy", ", ".join(unknown), f"it must be one of {', '.join(POLICIES)}")
-    window = windows_for(min(source.demand().span, setup.until))
+    demand = source.demand()
+    most = max(number for _, number in setup.slots)
+    window = windows_for(min(max(demand.span, demand.worker_seconds / max(most, 1)), setup.until))
     results = {}
     for name in dict.fromkeys(policies):
         simulation = Simulation(
@@ -85,4 +87,4 @@ def simulate(
             window=window,
         )
         results[name] = simulation.run(name, setup.until, progress(name) if progress else None)
-    return Run(source.name, max(number for _, number in setup.slots), results)
+    return Run(source.name, most, results)

@@ -20,24 +20,16 @@ class WindowLog:
         self._start = 0.0
         self.end = length
         """When the present window is to be closed."""
-        self._active: dict[Book, None] = {}
-        self._running: dict[Book, None] = {}
+        self.listed: list[Book] = []
+        """Organisations that started or ran a job in the present window."""
         self._windows: list[TimeWindow] = []
         self._jain_sum = 0.0
         self._jain_windows = 0
 
-    def started(self, organisation: Book, wait: float) -> None:
-        """A job has its first start."""
-        self._active[organisation] = None
-        organisation.starts += 1
-        organisation.wait_sum += wait
-        if wait > organisation.wait_max:
-            organisation.wait_max = wait
-
     def close_until(self, now: float, root: Book, slots: int) -> None:
         """Close all windows that end by ``now``; the counts are as they were until then."""
         while self.end <= now:
-            if not self._active and not root.running and not root.waiting:
+            if not self.listed and not root.running and not root.waiting:
                 # Nothing happens for long: one window for all of it, a whole number of lengths.
                 self.end += self._length * int((now - self.end) / self._length)
             self._close(self.end, root, slots)
@@ -53,26 +45,24 @@ class WindowLog:
         return self._windows, self._jain_sum / self._jain_windows if self._jain_windows else 1.0
 
     def _close(self, at: float, root: Book, slots: int) -> None:
-        root.advance_level(at)
         length = at - self._start
+        waited = [book for book in self._organisations if book.waiting and book.waiting_since <= self._start]
+        shares = [(book.worker_seconds(at) - book.used_mark) / book.weight for book in waited]
         usage: dict[str, Usage] = {}
         total = 0.0
-        # Who started nothing may still have jobs running from before.
-        concerned = {**self._running, **self._active}
-        self._running = {}
+        concerned, self.listed = self.listed, []
         for book in concerned:
-            book.settle(at, root)
+            seconds = book.worker_seconds(at)
+            used, book.used_mark = seconds - book.used_mark, seconds
             if book.running:
-                self._running[book] = None
-            if book.used or book.starts:
-                usage[book.path[0]] = Usage(book.used, book.starts, book.wait_sum, book.wait_max)
-            total += book.used
-        waited = [book for book in self._organisations if book.waiting and book.waiting_since <= self._start]
-        shares = [book.used / book.weight for book in waited]
-        for book in concerned:
-            book.used = book.wait_sum = book.wait_max = 0.0
+                self.listed.append(book)
+            else:
+                book.listed = False
+            if used > 1e-9 * length or book.starts:
+                usage[book.path[0]] = Usage(used, book.starts, book.wait_sum, book.wait_max)
+            total += used
+            book.wait_sum = book.wait_max = 0.0
             book.starts = 0
-        self._active = {}
         squares = sum(share * share for share in shares)
         if len(shares) >= 2 and squares > 0.0:
             self._jain_sum += sum(shares) ** 2 / (len(shares) * squares)
