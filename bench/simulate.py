@@ -1,9 +1,9 @@
 """Speed of the simulator: ``python -m bench.simulate`` (or ``make bench-simulate``).
 
-A generated trace of 1,000 organisations (`bench.traces`) under each policy, at a load of 1.2, so that most of them
-wait at most times. ``exact``: estimates are the durations, as for jobs whose size is known; ``wrong``: they are off by a
-factor of about three, and overruns are charged as they happen. Reading the trace is part of what is measured, and
-so are all accounts. Every figure is the median of the repeats, with the spread.
+A generated trace of 1,000 organisations (`bench.traces`) under each policy, at a load of 1.2, so that most of
+them wait at most times. ``exact``: estimates are the durations, as for jobs whose size is known; ``wrong``:
+they are off by a factor of about three, and overruns are charged as they happen. Reading the trace is part of
+what is measured, and so are all accounts. Every figure is the median of the repeats, with the spread.
 
 Last line: JSON with ``dispatches_per_s`` by estimates and policy.
 """

@@ -1,8 +1,8 @@
 """A generated trace that looks like real ones: ``python -m bench.traces FILE --jobs 5000 --organisations 40``.
 
 Nothing in it is anybody's. What it takes over from real multi-tenant traces is their shape: a few organisations
-submit most jobs, in bursts; durations are log-normal with a long tail; estimates are wrong by a factor, or missing. The
-same arguments give the same bytes.
+submit most jobs, in bursts; durations are log-normal with a long tail; estimates are wrong by a factor, or
+missing. The same arguments give the same bytes.
 """
 
 from __future__ import annotations
