@@ -75,6 +75,10 @@ bench-latency: $(STAMP) ## Measure how long one job waits behind another tenant'
 bench-simulate: $(STAMP) ## Measure simulated dispatches per second on a generated trace
 	@$(BIN)/python -m bench.simulate
 
+.PHONY: bench-scenarios
+bench-scenarios: $(STAMP) ## Run the large scenarios in virtual time, two million jobs among them
+	@$(BIN)/python -m bench.scenarios
+
 TRACES ?= traces
 
 .PHONY: fairness

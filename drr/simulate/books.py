@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from drr.core.limits import resolve
 from drr.model import NodePolicy, TenantPath
@@ -22,6 +22,10 @@ from drr.model import NodePolicy, TenantPath
 if TYPE_CHECKING:
     from drr.core.node import Node
     from drr.simulate.policies import Project
+
+
+EXACT_MOST: Final = 100_000
+"""Waits of a project that are kept as they are."""
 
 
 class Book:
@@ -37,8 +41,8 @@ class Book:
         "capped_s", "chain", "charged", "children", "clock", "contenders", "contends", "entitled", "estimate",
         "floor", "got", "hard", "highest", "is_open", "jobs", "listed", "lowest", "mark_weight", "offset",
         "open", "over", "parent", "path", "peak", "policy", "project", "reference", "running", "running_at",
-        "share_offset", "soft", "spread", "starts", "under", "used_mark", "wait_max", "wait_sum", "waiting",
-        "waiting_since", "waits", "weight", "weights", "weights_at",
+        "share_offset", "soft", "spread", "starts", "under", "used_mark", "wait_counts", "wait_max", "wait_sum",
+        "waiting", "waiting_since", "waits", "weight", "weights", "weights_at",
     )  # fmt: skip
 
     chain: tuple[tuple[Book, Book], ...]
@@ -53,6 +57,7 @@ class Book:
         self.children: list[Book] = []
         self.waiting = self.running = self.jobs = self.peak = 0
         self.waits = array("d")
+        self.wait_counts: dict[float, int] = {}
         # Time: as a child ...
         self.waiting_since = self.bounds_at = now
         self.offset = self.share_offset = 0.0
@@ -76,6 +81,17 @@ class Book:
         self.starts = 0
         self.used_mark = self.wait_sum = self.wait_max = 0.0
         self.resolve(0)
+
+    def fold_waits(self) -> None:
+        """Keep the waits so far by count and to four digits, since there are many; the longest stays as it is."""
+        longest = max(self.waits)
+        for wait in self.waits:
+            digits = float(f"{wait:.3e}")
+            self.wait_counts[digits] = self.wait_counts.get(digits, 0) + 1
+        digits = float(f"{longest:.3e}")
+        self.wait_counts[digits] -= 1
+        del self.waits[:]
+        self.waits.append(longest)
 
     def resolve(self, slots: int) -> None:
         """Let caps and floor follow the live slots."""

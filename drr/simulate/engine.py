@@ -2,7 +2,8 @@
 
 Time moves from event to event. At one instant ends come first, then faults and changes of the slots, then
 arrivals; then one pass of starts fills the free slots. Nothing is random here: a run is a function of its
-inputs. Memory: 24 bytes a waiting job, 8 a finished one (its wait), and what the policy keeps of the active ones.
+inputs. Memory: 24 bytes a waiting job, what the policy keeps of the active ones, and a tenant's waits (8 bytes each
+up to a bound, see `drr.simulate.results`).
 
 Overruns are charged (`Policy.accrue`) before the first pass that comes a second or more after the last time,
 which is when a decision could tell the difference.
@@ -12,17 +13,16 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import chain
 from math import inf
 from typing import Final
 
 from drr.model import PoolPolicy, TenantPath
-from drr.simulate.books import Book, drift_ratio
+from drr.simulate.books import EXACT_MOST, Book, drift_ratio
 from drr.simulate.policies import Policy, PolicyOf, Project, Task
-from drr.simulate.results import SMALL, PolicyResult, TenantResult, TimeWindow, Waits
+from drr.simulate.results import SMALL, PolicyResult, TenantResult, Waits
 from drr.simulate.trace import Arrival, Source
 from drr.simulate.windows import WindowLog
 
@@ -78,7 +78,7 @@ class Simulation:
         self._run_of: Book | None = None
         self._run_length = 0
         self._longest_run = 0
-        self._log = WindowLog(window, self._organisations)
+        self._log = WindowLog(window)
 
     # --- the loop -------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class Simulation:
             self._idle += now - self._idle_since
             self._idle_since = -1.0
         if now >= self._log.end:
-            self._log.close_until(now, self._root, self._slots)
+            self._log.close_until(now, self._root, self._slots, self._starts)
         self._now = now
 
     def _change(self, now: float, kind: int, number: int) -> None:
@@ -187,6 +187,8 @@ class Simulation:
             if waiting == 1:
                 level.clock = self._policy.clock(level.path)
                 book.begin_waiting(level, now)
+                if level is self._root:
+                    self._log.waiting[book] = None
         for book, level in leaf.chain:
             book.reconsider(level, self._quantum)
 
@@ -206,7 +208,7 @@ class Simulation:
 
     def _start(self, task: Task, now: float) -> None:
         quantum, estimate = self._quantum, task.estimate
-        leaf = task.project.book
+        root, leaf = self._root, task.project.book
         changed = False
         for book, level in leaf.chain:
             if level.running_at < now:  # `pass_running`, in short
@@ -231,7 +233,8 @@ class Simulation:
             if not waiting:
                 changed = True
                 book.end_waiting(level, now)
-        root = self._root
+                if level is root:
+                    del self._log.waiting[book]
         root.running += 1
         root.waiting -= 1
         if changed:
@@ -251,6 +254,8 @@ class Simulation:
         if not task.losses:
             wait = now - task.arrived
             leaf.waits.append(wait)
+            if len(leaf.waits) > EXACT_MOST:
+                leaf.fold_waits()
             organisation.starts += 1
             organisation.wait_sum += wait
             if wait > organisation.wait_max:
@@ -325,12 +330,17 @@ class Simulation:
                 if book.waiting:
                     book.end_waiting(level, now)
         windows, jain = self._log.finish(now, root, self._slots)
-        by_organisation = [(book, _merged(book)) for book in self._organisations]
-        small = array("d", chain.from_iterable(w for _, w in by_organisation if len(w) <= SMALL))
-        everybody = array("d", chain.from_iterable(w for _, w in by_organisation))
-        rows = [_row(book, waits, now) for book, waits in by_organisation]
+        rows, small, everybody, counted = [], array("d"), array("d"), Counter[float]()
+        for organisation in self._organisations:
+            waits, counts = _merged(organisation)
+            rows.append(_row(organisation, Waits.of(waits, counts), now))
+            everybody.extend(waits)
+            counted.update(counts)
+            if len(waits) + counts.total() <= SMALL:
+                small.extend(waits)
         worst = max((row.wait_s.p95 for row in rows), default=0.0)
-        rows += [_row(p, p.waits, now) for organisation in self._organisations for p in organisation.children]
+        for organisation in self._organisations:
+            rows += [_row(p, Waits.of(p.waits, p.wait_counts), now) for p in organisation.children]
         levels = [root, *self._organisations]
         return PolicyResult(
             name=name,
@@ -339,7 +349,7 @@ class Simulation:
             unfinished=self._arrived - self._finished,
             makespan_s=self._last_end,
             utilisation=self._utilisation(),
-            wait_s=Waits.of(everybody),
+            wait_s=Waits.of(everybody, counted),
             small_orgs_p95_s=Waits.of(small).p95,
             worst_org_p95_s=worst,
             jain=jain,
@@ -362,15 +372,16 @@ class Simulation:
         return worked / offered if offered else 0.0
 
 
-def _merged(organisation: Book) -> array[float]:
-    waits = array("d")
+def _merged(organisation: Book) -> tuple[array[float], Counter[float]]:
+    waits, counts = array("d"), Counter[float]()
     for project in organisation.children:
         waits.extend(project.waits)
+        counts.update(project.wait_counts)
         organisation.jobs += project.jobs
-    return waits
+    return waits, counts
 
 
-def _row(book: Book, waits: array[float], now: float) -> TenantResult:
+def _row(book: Book, waits: Waits, now: float) -> TenantResult:
     # Below a microsecond the integrals' last digits would be all there is.
     time_waiting = book.backlogged_s if book.backlogged_s > 1e-6 else 0.0
     return TenantResult(
@@ -378,18 +389,10 @@ def _row(book: Book, waits: array[float], now: float) -> TenantResult:
         weight=book.weight,
         jobs=book.jobs,
         worker_seconds=book.worker_seconds(now),
-        wait_s=Waits.of(waits),
+        wait_s=waits,
         share=min(1.0, max(0.0, book.got / time_waiting)) if time_waiting else 0.0,
         entitled=book.entitled / time_waiting if time_waiting else 0.0,
         backlogged_s=time_waiting,
         capped_s=book.capped_s,
         borrowing_s=book.borrowing_s,
     )
-
-
-def windows_for(span: float, points: int = 100) -> float:
-    """Return the length of a time window such that ``span`` has about ``points`` of them."""
-    return max(span / points, 1e-3)
-
-
-__all__ = ["Progress", "Simulation", "TimeWindow", "windows_for"]

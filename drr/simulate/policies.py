@@ -152,6 +152,7 @@ class Drr:
         self._number = 0
         """Of the last job or attempt: ids and tokens are drawn from one sequence."""
         self._ended = 0
+        self._untouched = 0
 
     @property
     def scheduler(self) -> Scheduler:
@@ -215,7 +216,10 @@ class Drr:
         if self._ended >= SWEEP_EVERY:
             self._ended = 0
             self._scheduler.sweep(SWEEP_EVERY)
-            self._scheduler.touched()
+            self._untouched += SWEEP_EVERY
+            if self._untouched > 4 * len(self._nodes):  # it looks at all accounts that have changed
+                self._untouched = 0
+                self._scheduler.touched()
 
     def accrue(self, now: float) -> list[tuple[Task, float]]:
         """Charge overruns."""

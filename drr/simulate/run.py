@@ -8,10 +8,11 @@ from math import inf
 
 from drr.errors import InvalidValue
 from drr.model import NodePolicy, PoolPolicy, TenantPath, check_number
-from drr.simulate.engine import Progress, Simulation, windows_for
+from drr.simulate.engine import Progress, Simulation
 from drr.simulate.policies import POLICIES, PolicyOf, make_policy
 from drr.simulate.results import Run
 from drr.simulate.trace import Source
+from drr.simulate.windows import windows_for
 
 MOST_WORKERS = 1_000_000
 

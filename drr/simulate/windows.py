@@ -10,13 +10,21 @@ from drr.simulate.results import TimeWindow, Usage
 MOST: Final = 400
 """Windows kept; beyond that, neighbours are merged and the windows become twice as long."""
 
+LOOKS_PER_START: Final = 2
+LOOKS_FREE: Final = 200_000
+FEWEST: Final = 20
+"""A window's end looks at each organisation that waits or runs. Where these are many and the starts are few, windows
+become longer, but not until there are so many."""
+
 
 class WindowLog:
-    """Closes windows as time passes; keeps a bounded number of them."""
+    """Closes windows as time passes; keeps a bounded number of them, and its cost in proportion to the starts."""
 
-    def __init__(self, length: float, organisations: list[Book]) -> None:
+    def __init__(self, length: float) -> None:
         self._length = length
-        self._organisations = organisations
+        self.waiting: dict[Book, None] = {}
+        """Organisations that have jobs waiting."""
+        self._looked_at = 0
         self._start = 0.0
         self.end = length
         """When the present window is to be closed."""
@@ -26,8 +34,8 @@ class WindowLog:
         self._jain_sum = 0.0
         self._jain_windows = 0
 
-    def close_until(self, now: float, root: Book, slots: int) -> None:
-        """Close all windows that end by ``now``; the counts are as they were until then."""
+    def close_until(self, now: float, root: Book, slots: int, starts: int) -> None:
+        """Close all windows that end by ``now``; the counts are as they were until then. ``starts``: so far."""
         while self.end <= now:
             if not self.listed and not root.running and not root.waiting:
                 # Nothing happens for long: one window for all of it, a whole number of lengths.
@@ -36,6 +44,9 @@ class WindowLog:
             self._start = self.end
             self.end = self._start + self._length
         if len(self._windows) > MOST:
+            self._halve()
+        elif self._looked_at > LOOKS_PER_START * starts + LOOKS_FREE and len(self._windows) > FEWEST:
+            self._looked_at = 0
             self._halve()
 
     def finish(self, now: float, root: Book, slots: int) -> tuple[list[TimeWindow], float]:
@@ -46,11 +57,12 @@ class WindowLog:
 
     def _close(self, at: float, root: Book, slots: int) -> None:
         length = at - self._start
-        waited = [book for book in self._organisations if book.waiting and book.waiting_since <= self._start]
+        waited = [book for book in self.waiting if book.waiting_since <= self._start]
         shares = [(book.worker_seconds(at) - book.used_mark) / book.weight for book in waited]
         usage: dict[str, Usage] = {}
         total = 0.0
         concerned, self.listed = self.listed, []
+        self._looked_at += len(self.waiting) + len(concerned)
         for book in concerned:
             seconds = book.worker_seconds(at)
             used, book.used_mark = seconds - book.used_mark, seconds
@@ -89,3 +101,8 @@ def _merge(one: TimeWindow, other: TimeWindow) -> TimeWindow:
     lengths = one.end - one.start, other.end - other.start
     utilisation = (one.utilisation * lengths[0] + other.utilisation * lengths[1]) / sum(lengths)
     return TimeWindow(one.start, other.end, utilisation, other.waiting, usage)
+
+
+def windows_for(span: float, points: int = 100) -> float:
+    """Return the length of a time window such that ``span`` has about ``points`` of them."""
+    return max(span / points, 1e-3)
