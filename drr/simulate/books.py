@@ -84,12 +84,11 @@ class Book:
 
     def fold_waits(self) -> None:
         """Keep the waits so far by count and to four digits, since there are many; the longest stays as it is."""
-        longest = max(self.waits)
+        counts, longest = self.wait_counts, max(self.waits)
+        self.waits.remove(longest)
         for wait in self.waits:
-            digits = float(f"{wait:.3e}")
-            self.wait_counts[digits] = self.wait_counts.get(digits, 0) + 1
-        digits = float(f"{longest:.3e}")
-        self.wait_counts[digits] -= 1
+            digits = min(float(f"{wait:.3e}"), longest)  # rounding must not make a wait the longest
+            counts[digits] = counts.get(digits, 0) + 1
         del self.waits[:]
         self.waits.append(longest)
 
