@@ -38,7 +38,13 @@ class LoopWatch:
         self._warned = False
 
     def look(self) -> None:
-        """Ask the loop for a sign; complain once if the last question is still unanswered after a while."""
+        """Ask the loop for a sign; complain once if the last question is still unanswered after a while.
+
+        Raises:
+            RuntimeError: the loop is closed. Whether it was closed before or after the last question.
+        """
+        if self._loop.is_closed():  # a question asked just before it closed is never answered, nor asked again
+            raise RuntimeError("the event loop of the worker is closed")
         now = self._clock.monotonic()
         if self._asked_at is None:
             self._asked_at = now

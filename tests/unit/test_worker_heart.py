@@ -83,6 +83,17 @@ async def test_it_ends_with_the_loop_of_its_worker(fresh_namespace: str) -> None
     assert not thread.is_alive()
 
 
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_a_loop_that_is_closed_is_noticed_even_with_a_question_open(asked_before: bool) -> None:
+    loop = asyncio.new_event_loop()
+    watch = LoopWatch(loop, ManualClock())
+    if asked_before:
+        watch.look()
+    loop.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        watch.look()
+
+
 async def test_a_handler_that_blocks_the_loop_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     watch = LoopWatch(asyncio.get_running_loop(), clock)
