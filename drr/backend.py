@@ -27,349 +27,147 @@ own monotonic clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from typing import Protocol, TypeAlias
 from urllib.parse import urlsplit
 
-from drr.clock import Clock
-from drr.errors import InvalidValue, UnknownBackend
-from drr.model import (
-    ESTIMATE_MAX,
-    ESTIMATE_MIN,
-    PRIORITIES,
-    Completion,
-    Header,
-    JobSpec,
-    JobStatus,
-    Lane,
-    Lease,
-    NodeState,
-    Settings,
-    TenantPath,
-    check_name,
-    check_number,
-    check_path,
+from drr.checks import (
+    COUNT_MAX,
+    ITEM_KINDS,
+    REQUEST_BODY_LIMIT,
+    check_commit,
+    check_count,
+    check_job,
+    check_lane,
+    check_peeks,
+    check_request,
+    check_worker,
 )
-
-ITEM_LIMIT = 1000
-"""Most jobs in one submit, most headers in one peek, most items of one kind in one commit.
-
-The kinds that move jobs (settlements, requeues, burials, dispatches) are bounded; what follows from them
-(charges, nodes) is not: one dispatch touches the account of every node on its path.
-"""
-
-TOKEN_LIMIT = 256
-"""Most characters of a lease's token. It does not begin with ``#``, which adapters keep for themselves."""
-
-CALLS_REMEMBERED = 64
-"""How many of a client's submits are remembered, to recognise one that is repeated."""
-
-
-# --- values that cross the port -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Malformed:
-    """A lane entry that is no valid job. ``raw`` is its whole content (possibly cut), to name it by."""
-
-    lane: Lane
-    raw: bytes
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """A dispatched attempt as its worker receives it."""
-
-    delivery: str
-    """Names the entry of the pool stream, to be passed back in the final event."""
-    token: str
-    number: int
-    header: Header
-    payload: bytes
-
-
-class EventKind(StrEnum):
-    """What a worker can report of an attempt."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    TIMED_OUT = "timed_out"
-    RETURNED = "returned"
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A final report on one attempt. ``seconds``: how long it held its slot by the worker's clock."""
-
-    token: str
-    kind: EventKind
-    worker: str
-    seconds: float
-    value: bytes = b""
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class MalformedEvent:
-    """An event that could not be decoded; counted, logged and skipped."""
-
-    raw: bytes
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerRecord:
-    """A worker's heartbeat as the store holds it. ``renewals`` rises by one with every beat.
-
-    ``slots`` by pool. ``held``: tokens of the attempts in its hands, unreported ones included.
-    ``draining``: takes nothing new; its free slots do not count.
-    """
-
-    name: str
-    incarnation: str
-    slots: Mapping[str, int]
-    held: tuple[str, ...] = ()
-    draining: bool = False
-    version: str = ""
-    renewals: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderRecord:
-    """Who leads. ``token`` is ``epoch:uuid``, or empty after a resignation.
-
-    ``renewals`` and ``passes`` start at 0 with each election and rise while the leader lives and commits; a
-    resignation leaves them as they are.
-    """
-
-    token: str = ""
-    renewals: int = 0
-    passes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """How far the leader has read: adapter-defined cursors into events and announcements ("" = the start)."""
-
-    events: str = ""
-    wake: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """One batch of news: events in order, lanes that were announced, whether a worker came, changed or left.
-
-    ``position`` is where the next read goes on; it is committed with the pass that applied the batch.
-    An announcement carries the head of its lane, so that a lone job needs no second read. A lane that was
-    announced several times comes once, with the latest head.
-    """
-
-    position: Position
-    events: tuple[Event | MalformedEvent, ...] = ()
-    lanes: tuple[tuple[Lane, Header | Malformed], ...] = ()
-    workers_changed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Peek:
-    """A request for headers of a lane: ``count`` of them after the first ``offset``."""
-
-    lane: Lane
-    offset: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The answer to a `Peek`: headers in lane order, and the lane's whole length at that moment."""
-
-    lane: Lane
-    offset: int
-    entries: tuple[Header | Malformed, ...]
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Dispatch:
-    """Move the head of a lane to its pool's stream and write its lease.
-
-    ``header`` is the head as the dispatcher saw it; another head refuses the commit. Several dispatches
-    of one lane take successive heads, and a job that the same commit requeues is a head again.
-    """
-
-    header: Header
-    lease: Lease
-
-
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """End an attempt for good: its lease and its pool entry go, the outcome is recorded if anybody wants it.
-
-    ``bury`` puts the job (header and payload) on the dead-letter list with this reason; empty does not.
-    """
-
-    lease: Lease
-    completion: Completion
-    bury: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Requeue:
-    """Give an attempt's job back to the head of its lane with these new counts; lease and entry go.
-
-    ``attempts`` is at least 1 (it tells a returned entry from a fresh one), ``losses`` at least 0. Of several
-    in one lane the last is in front.
-    """
-
-    lease: Lease
-    attempts: int
-    losses: int
-
-
-@dataclass(frozen=True, slots=True)
-class Burial:
-    """Move a malformed head of a lane to the dead-letter list."""
-
-    lane: Lane
-    raw: bytes
-    reason: str
-
-
-NodeKey: TypeAlias = tuple[str, TenantPath]
-"""A pool and a path in its tree; the empty path is the root."""
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """Everything one pass changes. Applied in the order of the fields, all or nothing.
-
-    ``charges`` updates what running leases have been charged. ``nodes`` are the accounts of touched nodes;
-    ``None`` forgets one. ``settings`` replaces what is stored if given. ``forget_workers``: workers that
-    left or were declared dead (name to incarnation); a record of another incarnation is left alone.
-
-    Leases are named by their tokens. A settlement, requeue or charge of a token that is not live (any more)
-    refuses the commit; so does a dispatch under a token that is live already, or was until this commit.
-    Once committed, events and announcements up to ``position`` are gone. A commit renews the leadership.
-    """
-
-    token: str
-    pass_number: int
-    position: Position
-    settlements: Sequence[Settlement] = ()
-    requeues: Sequence[Requeue] = ()
-    burials: Sequence[Burial] = ()
-    dispatches: Sequence[Dispatch] = ()
-    charges: Mapping[str, Lease] = field(default_factory=dict)
-    nodes: Mapping[NodeKey, NodeState | None] = field(default_factory=dict)
-    settings: Settings | None = None
-    forget_workers: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What a new leader starts from: the store at the end of some pass."""
-
-    position: Position
-    passes: int
-    leases: tuple[Lease, ...]
-    nodes: Mapping[NodeKey, NodeState]
-    settings: Settings
-    workers: tuple[WorkerRecord, ...]
-    lanes: tuple[Lane, ...]
-    """All active lanes. They are read after ``position.wake`` was taken: none can fall between."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A job that was given up, and why.
-
-    ``header`` is the job as it was dispatched, ``payload`` what its worker would have got. Of an entry that
-    was no valid job ``header`` is ``None`` and ``payload`` its raw content (possibly cut).
-    """
-
-    lane: Lane
-    reason: str
-    header: Header | None
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class StoredStatus:
-    """The leader's own description of its tree, for ``drr status``; opaque to the store."""
-
-    blob: bytes
-    leader: LeaderRecord
-    workers: tuple[WorkerRecord, ...]
-
-
-def check_count(what: str, count: int, low: int = 0, high: int = ITEM_LIMIT) -> int:
-    """Return ``count`` if it is within ``low`` and ``high``, else raise `InvalidValue`; for adapters."""
-    if not low <= count <= high:
-        raise InvalidValue(what, count, f"it must be between {low} and {high}")
-    return count
-
-
-def check_lane(lane: Lane) -> None:
-    """Raise `InvalidValue` unless ``lane`` has a pool, a tenant path and a priority of 0 to 9; for adapters."""
-    check_name("pool", lane.pool)
-    check_path(lane.path)
-    if type(lane.priority) is not int or lane.priority not in PRIORITIES:
-        raise InvalidValue("priority", lane.priority, "it must be a whole number from 0 to 9")
-
-
-def check_job(job: JobSpec) -> None:
-    """Raise `InvalidValue` for a name outside the alphabet or a number out of range; for adapters.
-
-    ``submitted_at`` is at most 1e11, ``result_ttl`` and ``timeout`` at most 1e9 seconds; the latter is above 0.
-    """
-    check_lane(job.lane)
-    check_name("task", job.task)
-    if job.reply_to:
-        check_name("reply_to", job.reply_to)
-    check_number("time of submission", job.submitted_at, 0.0, 1e11)
-    check_number("seconds to keep a result", job.result_ttl, 0.0, 1e9)
-    if job.estimate is not None:
-        check_number("estimate", job.estimate, ESTIMATE_MIN, ESTIMATE_MAX)
-    if job.timeout is not None:
-        check_number("timeout", job.timeout, 5e-324, 1e9)
-
-
-def check_worker(record: WorkerRecord) -> None:
-    """Raise `InvalidValue` for a name outside the alphabet or slots of a pool not in 0 to 1,000,000; for adapters."""
-    check_name("worker", record.name)
-    check_name("incarnation", record.incarnation)
-    for pool, slots in record.slots.items():
-        check_name("pool", pool)
-        check_count(f"number of slots for pool {pool}", slots, high=1_000_000)
-
-
-def check_peeks(peeks: Sequence[Peek]) -> None:
-    """Raise `InvalidValue` for a negative offset or count, or more than `ITEM_LIMIT` headers in all; for adapters."""
-    for peek in peeks:
-        check_count("offset of a peek", peek.offset, high=2**53)
-        check_count("count of a peek", peek.count)
-    check_count("number of headers in all peeks of one call", sum(peek.count for peek in peeks))
-
-
-def check_commit(commit: Commit, peeks: Sequence[Peek] = ()) -> None:
-    """Raise `InvalidValue` if a pass holds too many items of one kind or impossible counts; for adapters."""
-    for kind in ("settlements", "requeues", "burials", "dispatches"):
-        check_count(f"number of {kind} in one commit", len(getattr(commit, kind)))
-    for requeue in commit.requeues:
-        check_count("attempts of a returned job", requeue.attempts, low=1, high=2**16 - 1)
-        check_count("losses of a returned job", requeue.losses, high=2**16 - 1)
-    for dispatch in commit.dispatches:
-        token = dispatch.lease.token
-        if not 0 < len(token) <= TOKEN_LIMIT or token[0] == "#":
-            raise InvalidValue("token of a lease", token, f"it has 1 to {TOKEN_LIMIT} characters and no # in front")
-    check_peeks(peeks)
-
-
-# --- the port -----------------------------------------------------------------------------------------
+from drr.clock import Clock
+from drr.errors import UnknownBackend
+from drr.exchange import (
+    CALLS_REMEMBERED,
+    CHANGES_KEPT,
+    HISTORY_LENGTH,
+    HISTORY_SECONDS,
+    ITEM_LIMIT,
+    PROGRESS_LIMIT,
+    PROGRESS_SECONDS,
+    STRIKE_LIMIT,
+    TOKEN_LIMIT,
+    USAGE_KEPT_DAYS,
+    Attempt,
+    Burial,
+    ChangeRecord,
+    Commit,
+    DeadLetter,
+    DeathCause,
+    Dispatch,
+    Drop,
+    DropDelayed,
+    DueJobs,
+    EstimateKey,
+    Event,
+    EventKind,
+    Facts,
+    LeaderRecord,
+    Listed,
+    Located,
+    Malformed,
+    MalformedEvent,
+    MalformedRequest,
+    Mature,
+    NodeKey,
+    Page,
+    Peek,
+    Position,
+    Postpone,
+    Request,
+    RequestKind,
+    Requeue,
+    Revival,
+    Settlement,
+    Snapshot,
+    StoredStatus,
+    Strike,
+    Struck,
+    Usage,
+    UsageKey,
+    Window,
+    Work,
+    WorkerRecord,
+)
+from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath
+
+__all__ = [
+    "CALLS_REMEMBERED",
+    "CHANGES_KEPT",
+    "COUNT_MAX",
+    "HISTORY_LENGTH",
+    "HISTORY_SECONDS",
+    "ITEM_KINDS",
+    "ITEM_LIMIT",
+    "PROGRESS_LIMIT",
+    "PROGRESS_SECONDS",
+    "REQUEST_BODY_LIMIT",
+    "STRIKE_LIMIT",
+    "TOKEN_LIMIT",
+    "USAGE_KEPT_DAYS",
+    "Attempt",
+    "Backend",
+    "BackendFactory",
+    "Burial",
+    "ChangeRecord",
+    "ClientPort",
+    "Commit",
+    "DeadLetter",
+    "DeathCause",
+    "Dispatch",
+    "DispatcherPort",
+    "Drop",
+    "DropDelayed",
+    "DueJobs",
+    "EstimateKey",
+    "Event",
+    "EventKind",
+    "Facts",
+    "LeaderRecord",
+    "Listed",
+    "Located",
+    "Malformed",
+    "MalformedEvent",
+    "MalformedRequest",
+    "Mature",
+    "NodeKey",
+    "Page",
+    "Peek",
+    "Position",
+    "Postpone",
+    "Request",
+    "RequestKind",
+    "Requeue",
+    "Revival",
+    "Settlement",
+    "Snapshot",
+    "StoredStatus",
+    "Strike",
+    "Struck",
+    "Usage",
+    "UsageKey",
+    "Window",
+    "Work",
+    "WorkerPort",
+    "WorkerRecord",
+    "check_commit",
+    "check_count",
+    "check_job",
+    "check_lane",
+    "check_peeks",
+    "check_request",
+    "check_worker",
+    "open_backend",
+]
 
 
 class ClientPort(Protocol):
@@ -380,19 +178,65 @@ class ClientPort(Protocol):
 
         ``client`` is unique to one client process, ``call`` rises by one per call: a repeated pair is
         recognised among the client's last 64 calls (`CALLS_REMEMBERED`). The jobs' nonce is
-        `drr.model.call_nonce` of the two. Raises `StoreFull` when there is no room.
+        `drr.model.call_nonce` of the two; a job whose idempotency key is taken is not added, and the id of the first
+        one with that key stands in its place. A job with ``due_at`` in the future (by the store's clock) is kept
+        aside until the leader queues it.
+
+        All of these refuse the whole call: `JobExists` for a job whose ``name`` is taken; `UnknownLimit` for a
+        limit that `Settings.limits` does not have; `BacklogFull` or `RateLimited` where a quota of the project, or
+        then of its organisation, would be exceeded (in the order of the jobs' first appearance; jobs that are
+        not added do not count); `StoreFull` when there is no room.
         """
         ...
 
     async def look_up(self, job_ids: Sequence[str]) -> list[JobStatus | None]:
         """Return where each of the jobs (at most `ITEM_LIMIT`) stands; ``None`` for one the store knows nothing of.
 
-        A live lease makes it running, a kept outcome final. There is no index of waiting jobs: as lanes are
-        first in first out, a job waits if it is one of the returned entries at its lane's head (``attempts``
-        at least 1; ``attempt`` of the answer is that number), or if the lane's first fresh entry has a number
-        not above its own. So an id that no submit returned may be taken for a waiting one. What is no job
-        id at all is unknown.
+        A live lease makes it running, a kept outcome final, a place among the delayed jobs delayed. There is no
+        index of waiting jobs: a job waits if it is one of the put-back entries of its lane (which are known by
+        number), or if the lane's first fresh entry has a number not above its own. So an id that no submit
+        returned may be taken for a waiting one. What is no job id at all is unknown. ``attempt`` is that of the
+        lease or outcome, else the number of starts so far.
         """
+        ...
+
+    async def find(self, path: TenantPath, name: str) -> str | None:
+        """Return the id of the job that was submitted with this ``name`` (or else ``key``), or ``None``."""
+        ...
+
+    async def request(self, requests: Sequence[Request]) -> None:
+        """Ask something of the leader (at most `ITEM_LIMIT` requests, or 1 with a body). Durable when it returns.
+
+        May be repeated: each kind of request has the same effect if it is carried out twice.
+        """
+        ...
+
+    async def progress(self, job_ids: Sequence[str]) -> list[bytes | None]:
+        """Return what the handlers of these jobs (at most `ITEM_LIMIT`) reported last, as far as it is kept."""
+        ...
+
+    async def list_jobs(self, path: TenantPath, state: JobState, limit: int = 100, cursor: str = "") -> Page:
+        """List jobs of an organisation (path of one name) or project in a state, part by part.
+
+        Of final states the history is read, latest end first (`HISTORY_LENGTH`, `HISTORY_SECONDS`); what ends or
+        begins during the listing may be missed. ``limit`` 1 to `ITEM_LIMIT` bounds how many are looked at, roughly.
+        """
+        ...
+
+    async def waiting(self, paths: Sequence[TenantPath]) -> list[Work]:
+        """Return what backlog limits count for each organisation or project."""
+        ...
+
+    async def usage(self, organisation: str, since: int, until: int) -> dict[UsageKey, Usage]:
+        """Return an organisation's accounts for the hours from ``since`` to before ``until`` (Unix time / 3,600)."""
+        ...
+
+    async def changes(self, limit: int = 100) -> list[ChangeRecord]:
+        """Return the last lines of the log of changes, latest first."""
+        ...
+
+    async def settings(self) -> Settings:
+        """Return the stored settings."""
         ...
 
     async def replies(self, client: str, after: str, block: float) -> tuple[str, list[str]]:
@@ -410,8 +254,15 @@ class ClientPort(Protocol):
         """Return the leader's last description of its tree, the leader record and the workers."""
         ...
 
-    async def dead_letters(self, limit: int = 100, offset: int = 0) -> list[DeadLetter]:
-        """Return up to ``limit`` (at most `ITEM_LIMIT`) dead letters after the first ``offset``, oldest first."""
+    async def dead_letters(self, organisation: str = "", limit: int = 100, after: int = 0) -> list[DeadLetter]:
+        """Return up to ``limit`` (at most `ITEM_LIMIT`) dead letters with numbers above ``after``, oldest first.
+
+        ``organisation``: of this one only.
+        """
+        ...
+
+    async def purge_dead(self, numbers: Sequence[int]) -> int:
+        """Delete dead letters (at most `ITEM_LIMIT`); return how many there were."""
         ...
 
 
@@ -459,6 +310,21 @@ class WorkerPort(Protocol):
         """Return the attempts delivered to this incarnation and not settled; to be asked after a reconnect."""
         ...
 
+    async def stops(self, after: str, block: float) -> tuple[str, list[str]]:
+        """Wait for tokens of running attempts, of all workers, that are to be stopped: their jobs were cancelled.
+
+        Returns the new cursor and the tokens. ``after`` is the last cursor; "" asks for all that are running and
+        to be stopped now, and does not block. Needs a connection of its own; never cancelled.
+        """
+        ...
+
+    async def report_progress(self, token: str, job_id: str, blob: bytes) -> bool:
+        """Keep what a handler says of its progress (at most `PROGRESS_LIMIT` bytes, for `PROGRESS_SECONDS`).
+
+        Returns false, and keeps nothing, if the lease ``token`` is not live.
+        """
+        ...
+
     async def report(self, events: Sequence[Event]) -> None:
         """Append final events (at most `ITEM_LIMIT`). Once it returns, the tokens may leave the heartbeat."""
         ...
@@ -500,8 +366,21 @@ class DispatcherPort(Protocol):
         """Read the state to start from; ``token`` must lead, else `NotLeader`."""
         ...
 
+    async def due(self, until: float, limit: int = ITEM_LIMIT) -> DueJobs:
+        """Return delayed jobs that are due at ``until`` (Unix seconds), earliest first. Changes nothing."""
+        ...
+
+    async def locate(self, job_ids: Sequence[str]) -> list[Located | None]:
+        """Find jobs (at most `STRIKE_LIMIT`) that wait in their lanes or are delayed; ``None`` for others."""
+        ...
+
+    async def letters(self, numbers: Sequence[int]) -> list[DeadLetter | None]:
+        """Return dead letters by their numbers, without payloads."""
+        ...
+
     async def receive(self, position: Position, block: float, limit: int = ITEM_LIMIT) -> Facts:
-        """Wait for news after ``position``: at most ``limit`` (1 to `ITEM_LIMIT`) events and as many announcements.
+        """Wait for news after ``position``: at most ``limit`` (1 to `ITEM_LIMIT`) events, and as many announcements
+        and requests.
 
         A store keeps a report as one or a few messages (a big one in several) and tears none of them apart: if
         the first alone holds more than ``limit`` events, it comes whole. A change of workers counts as one event.

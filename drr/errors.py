@@ -143,6 +143,63 @@ class StoreFull(BackendError):
     """Raised when the store refuses a write because it is out of memory; nothing was written."""
 
 
+class AdmissionRefused(BackendError):
+    """Base of refusals by a tenant's quota; nothing of the call was added.
+
+    ``tenant``: path of the organisation or project whose quota it is. ``what`` is limited to ``limit``, ``depth`` of
+    it is used. ``room``: how many more jobs would be taken now. ``retry_after``: seconds to wait before asking again.
+    """
+
+    def __init__(
+        self, tenant: tuple[str, ...], what: str, limit: float, depth: float, room: int, retry_after: float
+    ) -> None:
+        self.tenant = tenant
+        self.what = what
+        self.limit = limit
+        self.depth = depth
+        self.room = room
+        self.retry_after = retry_after
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        return (
+            f"{'/'.join(self.tenant)}: {self.what} is limited to {self.limit:g}, {self.depth:g} of it is used and "
+            f"there is room for {self.room} more jobs; try again after {self.retry_after:.3g} s, "
+            "or ask for a larger quota"
+        )
+
+
+class BacklogFull(AdmissionRefused):
+    """Raised when a tenant has as many jobs, or as much work, waiting as its quota allows."""
+
+
+class RateLimited(AdmissionRefused):
+    """Raised when a tenant submits faster than its quota allows."""
+
+
+class JobExists(BackendError):
+    """Raised when the id that a client chose for a job is taken within its project; ``job_id`` has it."""
+
+    def __init__(self, name: str, job_id: str) -> None:
+        self.name = name
+        self.job_id = job_id
+        super().__init__(
+            f"the id {name!r} is taken by job {job_id}; choose another, "
+            "or pass it as key= to get the first job instead"
+        )
+
+
+class UnknownLimit(BackendError):
+    """Raised when a submitted job names a shared limit that is not defined; nothing of the call was added."""
+
+    def __init__(self, limit: str) -> None:
+        self.limit = limit
+        super().__init__(
+            f"there is no shared limit {limit!r}; define it under [limits.{limit}] in the plans file, "
+            "or correct the name"
+        )
+
+
 class StoreUnsupported(BackendError):
     """Raised when the server is too old or lacks what drr needs."""
 
@@ -207,6 +264,37 @@ class JobFailed(JobError):
         self.error = error
         self.attempt = attempt
         super().__init__(f"job {job_id} failed at attempt {attempt}: {error}")
+
+
+class JobCancelled(JobError):
+    """Raised by a handle's ``result`` when the job was cancelled."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id} was cancelled")
+
+
+class JobExpired(JobError):
+    """Raised by a handle's ``result`` when the job's deadline passed before it was started."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id} was not started before its deadline")
+
+
+class RetryAfter(DrrError):
+    """To be raised by a handler: the attempt has failed, and the next should begin after ``seconds``.
+
+    It counts as a failed attempt of the job's retry policy; with none left the job fails with this text.
+    ``seconds``: 0 to 90 days; raises `InvalidValue` for others.
+    """
+
+    def __init__(self, seconds: float, reason: str = "") -> None:
+        if not isinstance(seconds, int | float) or not 0.0 <= seconds <= 90 * 86_400.0:
+            raise InvalidValue("pause before the next attempt", seconds, "it must be between 0 and 7776000 seconds")
+        self.seconds = float(seconds)
+        self.reason = reason
+        super().__init__(reason or f"to be tried again after {seconds:g} s")
 
 
 class UnknownTask(JobError):
