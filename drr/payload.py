@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from drr.errors import InvalidValue, MalformedMessage
-from drr.model import PAYLOAD_LIMIT
+from drr.backend import PROGRESS_LIMIT
+from drr.model import PAYLOAD_LIMIT, RetryPolicy, check_number
 from drr.wire import pack_payload, unpack
 
 PAYLOAD_VERSION: Final = 1
@@ -34,6 +35,10 @@ class Call(Generic[R_co]):
     task: str
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    pool: str = ""
+    """The task's default pool, or empty."""
+    retry: RetryPolicy | None = None
+    """The task's default retry policy."""
 
 
 def pack_arguments(args: Sequence[Any], kwargs: Mapping[str, Any], limit: int = PAYLOAD_LIMIT) -> bytes:
@@ -75,3 +80,37 @@ def unpack_result(data: bytes) -> Any:
     if not isinstance(message, list) or len(message) != 2 or message[0] != RESULT_VERSION:
         raise MalformedMessage("result", f"it is no array [{RESULT_VERSION}, value]")
     return message[1]
+
+
+class Progress(NamedTuple):
+    """What a handler says of how far it is: a part of the whole (0 to 1) if it knows, and words."""
+
+    fraction: float | None
+    message: str = ""
+
+
+def pack_progress(fraction: float | None, message: str = "") -> bytes:
+    """Encode a report of progress as the array ``[fraction or nil, message]``; a message that is too long is cut.
+
+    Raises `InvalidValue` for a fraction outside 0 to 1 and a message that is no string.
+    """
+    if fraction is not None:
+        fraction = check_number("progress", fraction, 0.0, 1.0)
+    if not isinstance(message, str):
+        raise InvalidValue("message of a report of progress", message, "it must be a string")
+    text = message.encode("utf-8", "replace")[:_PROGRESS_TEXT].decode("utf-8", "ignore")
+    return pack_payload("progress", (fraction, text), PROGRESS_LIMIT)
+
+
+def unpack_progress(data: bytes) -> Progress:
+    """Decode a report of progress; raises `MalformedMessage`, whatever is wrong."""
+    message = unpack("progress", data, PROGRESS_LIMIT)
+    if not isinstance(message, list) or len(message) != 2 or not isinstance(message[1], str):
+        raise MalformedMessage("progress", "it is no array [fraction or nil, message]")
+    fraction = message[0]
+    if fraction is not None and not (isinstance(fraction, float) and 0.0 <= fraction <= 1.0):
+        raise MalformedMessage("progress", "its fraction is not between 0 and 1")
+    return Progress(fraction, message[1])
+
+
+_PROGRESS_TEXT: Final = PROGRESS_LIMIT - 32

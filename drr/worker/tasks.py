@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, get_type_hints, overload
 
 from drr.errors import InvalidConfiguration
-from drr.model import check_name, check_number
+from drr.model import RetryPolicy, check_name, check_number
 from drr.payload import Call
 from drr.worker.context import Context
 
@@ -38,14 +38,19 @@ class Task(Generic[P, D, J, R]):
     timeout: float | None
     is_async: bool
     wants_context: bool
+    pool: str = ""
+    retry: RetryPolicy | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> D:
         """Call the function itself, here and now."""
         return self.function(*args, **kwargs)
 
     def bind(self, *args: J.args, **kwargs: J.kwargs) -> Call[R]:
-        """Return a call for `Client.submit`, with the types of its arguments checked; leave out the `Context`."""
-        return Call(self.name, args, kwargs)
+        """Return a call for `Client.submit`, with the types of its arguments checked; leave out the `Context`.
+
+        It carries the task's default pool and retry policy, which hold where the submit names none.
+        """
+        return Call(self.name, args, kwargs, self.pool, self.retry)
 
 
 AnyTask = Task[Any, Any, Any, Any]
@@ -74,30 +79,51 @@ class Tasks:
     def __init__(self) -> None:
         self._tasks: dict[str, AnyTask] = {}
 
-    def task(self, name: str | None = None, *, timeout: float | None = None) -> TaskDecorator:
+    def task(
+        self,
+        name: str | None = None,
+        *,
+        timeout: float | None = None,
+        pool: str = "",
+        retry: RetryPolicy | None = None,
+    ) -> TaskDecorator:
         """Register a function as the handler of ``name`` (by default the function's own name).
 
         An ``async def`` runs on the worker's event loop, a plain function in a thread. If the first parameter
         is annotated with `Context` it receives one. ``timeout`` bounds every attempt, in seconds; a job may ask
-        for less.
+        for less. ``pool`` and ``retry`` are defaults of jobs that are submitted with `Task.bind`: they travel with the
+        job, so they bind clients that use this registration, not the worker.
 
         Raises `InvalidName`, or `InvalidConfiguration` for a name that is taken and a function that cannot be
         a handler.
         """
         if timeout is not None:
             check_number("timeout of a task", timeout, TIMEOUT_MIN, TIMEOUT_MAX)
+        if pool:
+            check_name("pool", pool)
+        if retry is not None and not isinstance(retry, RetryPolicy):
+            raise InvalidConfiguration("retry of a task", retry, "it must be a RetryPolicy")
 
         def register(function: Callable[..., Any], /) -> AnyTask:
-            return self._add(name, function, timeout)
+            return self._add(name, function, timeout, pool, retry)
 
         return register
 
-    def _add(self, name: str | None, function: Callable[..., Any], timeout: float | None) -> AnyTask:
+    def _add(
+        self,
+        name: str | None,
+        function: Callable[..., Any],
+        timeout: float | None,
+        pool: str,
+        retry: RetryPolicy | None,
+    ) -> AnyTask:
         known_as = check_name("task", getattr(function, "__name__", None) if name is None else name)
         if known_as in self._tasks:
             raise InvalidConfiguration("task", known_as, "a task of this name is registered already")
         _refuse_generators(known_as, function)
-        task: AnyTask = Task(known_as, function, timeout, _is_async(function), _wants_context(known_as, function))
+        task: AnyTask = Task(
+            known_as, function, timeout, _is_async(function), _wants_context(known_as, function), pool, retry
+        )
         self._tasks[known_as] = task
         return task
 

@@ -14,7 +14,7 @@ import anyio
 from drr.backend import Backend, open_backend
 from drr.clock import Clock, SystemClock
 from drr.errors import InvalidConfiguration
-from drr.model import PAYLOAD_LIMIT, check_name
+from drr.model import PAYLOAD_LIMIT, RetryPolicy, check_name
 from drr.worker.options import DEFAULT_GRACE, DEFAULT_LEASE, DEFAULT_PATIENCE, check_options
 from drr.worker.shift import Shift
 from drr.worker.state import Hands
@@ -155,9 +155,16 @@ class Worker:
         """The registered handlers."""
         return self._tasks
 
-    def task(self, name: str | None = None, *, timeout: float | None = None) -> TaskDecorator:
+    def task(
+        self,
+        name: str | None = None,
+        *,
+        timeout: float | None = None,
+        pool: str = "",
+        retry: RetryPolicy | None = None,
+    ) -> TaskDecorator:
         """Register a function as the handler of ``name``; see `Tasks.task`."""
-        return self._tasks.task(name, timeout=timeout)
+        return self._tasks.task(name, timeout=timeout, pool=pool, retry=retry)
 
     async def run(self, *, handle_signals: bool = False) -> None:
         """Work until `stop` is called, or, with ``handle_signals``, until SIGTERM or SIGINT.
