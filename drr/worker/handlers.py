@@ -3,13 +3,16 @@
 Who ends a handler, and what its attempt then is:
 
     returns, result fits            succeeded
-    raises, whatever it is          failed, with "Type: message"; also SystemExit, KeyboardInterrupt and a
+    raises RetryAfter               failed, with the pause that it asks for
+    raises, whatever else           failed, with "Type: message"; also SystemExit, KeyboardInterrupt and a
                                     CancelledError of its own making: none takes the worker down
     unknown task, bad payload,      failed, with the reason
     result too large
     still running at its deadline   timed out; on the loop it is cancelled there and then. A thread cannot be
                                     stopped: it is logged at the deadline, keeps its slot until it returns, and is
                                     reported then with the seconds that it really took
+    its job is cancelled            cancelled: on the loop it is cancelled there and then. A thread may look
+                                    (`Context.check_cancelled`), and is reported by what it does when it ends
     cancelled by the worker         handed back (drain, end of the program, lapsed lease), or nothing if void
 """
 
@@ -29,7 +32,7 @@ import anyio.to_thread
 
 from drr.backend import EventKind
 from drr.clock import Clock
-from drr.errors import DrrError, UnknownTask
+from drr.errors import DrrError, JobCancelled, RetryAfter, UnknownTask
 from drr.payload import pack_result, unpack_arguments
 from drr.timing import Signal
 from drr.worker.context import Context
@@ -46,13 +49,21 @@ class Handlers:
     """Runs attempts and hands their events to `Hands`. ``on_end`` is called after each."""
 
     def __init__(
-        self, hands: Hands, tasks: Tasks, options: Options, clock: Clock, on_end: Callable[[Holding], None]
+        self,
+        hands: Hands,
+        tasks: Tasks,
+        options: Options,
+        clock: Clock,
+        on_end: Callable[[Holding], None],
+        say: Callable[[Holding, bytes], None],
     ) -> None:
+        """``on_end`` is called after each attempt, ``say`` with what handlers say of their progress."""
         self._hands = hands
         self._tasks = tasks
         self._options = options
         self._clock = clock
         self._on_end = on_end
+        self._say = say
         self._limiter = anyio.CapacityLimiter(sum(options.slots.values()))
         self.deadlines = Deadlines(clock)
         self.abandoned = 0
@@ -75,10 +86,13 @@ class Handlers:
     async def run(self, holding: Holding) -> None:
         """Run an attempt to its end. Raises nothing but the cancellation of the worker's own scopes."""
         kind, value, error = EventKind.FAILED, b"", ""
+        retry_after: float | None = None
         try:
             returned = await self._call(holding)
             if holding.expired:
                 kind, error = EventKind.TIMED_OUT, self._late(holding)
+            elif holding.cancelled and holding.scope is not None and holding.scope.cancelled_caught:
+                kind = EventKind.CANCELLED
             else:
                 value = pack_result(returned, self._options.result_limit)
                 kind = EventKind.SUCCEEDED
@@ -87,15 +101,19 @@ class Handlers:
                 kind = EventKind.RETURNED
                 raise
             error = self._failed(holding, raised)
+        except RetryAfter as raised:
+            error, retry_after = describe(raised), raised.seconds
         except BaseException as raised:
             if holding.expired:
                 kind, error = EventKind.TIMED_OUT, self._late(holding)
+            elif holding.cancelled and isinstance(raised, JobCancelled):
+                kind = EventKind.CANCELLED
             else:
                 error = self._failed(holding, raised)
         finally:
             # In a `finally`, so that an attempt ends once whichever way this coroutine is left.
             now = self._clock.monotonic()
-            self._hands.finish(holding, self._hands.event(holding, kind, now, value, error))
+            self._hands.finish(holding, self._hands.event(holding, kind, now, value, error, retry_after))
             self._on_end(holding)
 
     async def _call(self, holding: Holding) -> object:
@@ -103,17 +121,17 @@ class Handlers:
         if task is None:
             raise UnknownTask(self._hands.name, holding.attempt.header.task, self._tasks.names())
         args, kwargs = unpack_arguments(holding.attempt.payload, self._options.payload_limit)
+        if holding.cancelled and not task.is_async:
+            raise JobCancelled(holding.attempt.header.job_id)  # before its thread was started
         if task.wants_context:
             args.insert(0, self._context(holding))
         if not task.is_async:
             return await self._call_in_thread(task, args, kwargs)
-        if holding.timeout is None:
-            return await task.function(*args, **kwargs)
         with anyio.CancelScope() as holding.scope:
-            if holding.expired:
-                holding.scope.cancel()  # its deadline passed before it got its first turn
+            if holding.expired or holding.cancelled:
+                holding.scope.cancel()  # before it got its first turn
             return await task.function(*args, **kwargs)
-        return None  # the scope was cancelled at the deadline; `run` looks at ``expired``
+        return None  # the scope was cancelled; `run` looks why
 
     async def _call_in_thread(self, task: AnyTask, args: list[Any], kwargs: dict[str, Any]) -> object:
         call = ThreadCall(functools.partial(task.function, *args, **kwargs))
@@ -128,14 +146,18 @@ class Handlers:
         return call.value
 
     def _context(self, holding: Holding) -> Context:
-        timeout = holding.timeout
-        return Context(
-            holding.attempt.header,
-            holding.attempt.number,
-            clock=self._clock,
-            timeout=timeout,
-            deadline=None if timeout is None else holding.taken_at + timeout,
-        )
+        return Context(holding, self._clock, self._say)
+
+    def stop(self, token: str) -> bool:
+        """The job of this attempt was cancelled: stop its handler, or let it know; return whether it is in hand."""
+        holding = self._hands.holding(token)
+        if holding is None:
+            return False
+        if not (holding.cancelled or holding.expired):
+            holding.cancelled = True
+            if holding.scope is not None:
+                holding.scope.cancel()
+        return True
 
     def _late(self, holding: Holding) -> str:
         return f"TimedOut: still running after {holding.timeout:g} s"
@@ -224,6 +246,8 @@ class Deadlines:
         return None
 
     def _expire(self, holding: Holding) -> None:
+        if holding.cancelled:
+            return
         holding.expired = True
         if holding.scope is not None:
             holding.scope.cancel()

@@ -1,8 +1,8 @@
 """One run of a worker, from joining to leaving: the loops around `Hands`, `Pulse` and `Handlers`.
 
 Tasks and their lifetimes
-    - for the whole run: the heart, the reporter, the deadlines' watch, and handlers in threads (they cannot be
-      cancelled, so they outlive whatever happens to the incarnation);
+    - for the whole run: the heart, the reporter, who hears of cancelled jobs, who sends progress, the deadlines'
+      watch, and handlers in threads (they cannot be cancelled, so they outlive whatever happens to the incarnation);
     - for one *term*: a reader per pool, and the handlers on the loop. A term ends when the store refuses the
       incarnation, when the lease may have lapsed, or when the worker stops and is done. Ending it cancels the
       handlers on the loop.
@@ -43,7 +43,9 @@ from drr.timing import Alarm, Backoff, Signal, run_within
 from drr.worker.handlers import Handlers
 from drr.worker.heart import Heart
 from drr.worker.options import Options
+from drr.worker.progress import ProgressReports
 from drr.worker.state import Hands, Holding
+from drr.worker.stops import Stops
 from drr.worker.takeover import Sight, Takeover
 from drr.worker.tasks import Tasks
 
@@ -71,7 +73,9 @@ class Shift:
         self._news: Signal = Alarm()
         self._unsent = Signal()
         self._freed = {pool: Signal() for pool in options.slots}
-        self.handlers = Handlers(hands, tasks, options, clock, self._ended)
+        self._progress = ProgressReports(backend, clock)
+        self.handlers = Handlers(hands, tasks, options, clock, self._ended, self._progress.say)
+        self._stops = Stops(backend, clock, rng, self.handlers.stop)
         self._heart = Heart(
             hands,
             backend.sibling(),
@@ -136,6 +140,8 @@ class Shift:
 
     def _start(self, run: TaskGroup) -> None:
         run.start_soon(self._report)
+        run.start_soon(self._progress.run)
+        run.start_soon(self._stops.follow)
         run.start_soon(self.handlers.deadlines.watch)
         if self._options.heartbeat_in_thread:
             self._heart_over = self._heart.start_thread()
@@ -303,6 +309,7 @@ class Shift:
                 doubtful = False
                 backoff.reset()
                 for holding in self._take(pool, entries):
+                    holding.cancelled = self._stops.was_stopped(holding.attempt.token)
                     group = jobs if self.handlers.prepare(holding) else threads
                     group.start_soon(self.handlers.run, holding, name=holding.attempt.header.task)
         finally:

@@ -37,9 +37,12 @@ REMEMBERED_EVENTS: Final = 4096
 
 
 class Holding:
-    """One attempt in hand. ``scope`` cancels its handler alone, if it has a timeout and runs on the loop."""
+    """One attempt in hand. ``scope`` cancels its handler alone, if it runs on the loop.
 
-    __slots__ = ("attempt", "ended", "expired", "pool", "scope", "taken_at", "task", "timeout", "void")
+    ``cancelled``: its job was cancelled; ``expired``: it is over its timeout. What came first stands.
+    """
+
+    __slots__ = ("attempt", "cancelled", "ended", "expired", "pool", "scope", "taken_at", "task", "timeout", "void")
 
     def __init__(self, attempt: Attempt, pool: str, taken_at: float) -> None:
         self.attempt = attempt
@@ -49,6 +52,7 @@ class Holding:
         self.timeout: float | None = None
         self.scope: anyio.CancelScope | None = None
         self.expired = False
+        self.cancelled = False
         self.ended = False
         self.void = False
 
@@ -196,7 +200,15 @@ class Hands:
 
     # --- ending -------------------------------------------------------------------------------------
 
-    def event(self, holding: Holding, kind: EventKind, now: float, value: bytes = b"", error: str = "") -> Event:
+    def event(
+        self,
+        holding: Holding,
+        kind: EventKind,
+        now: float,
+        value: bytes = b"",
+        error: str = "",
+        retry_after: float | None = None,
+    ) -> Event:
         """Return the final event of an attempt that ends now."""
         return Event(
             token=holding.attempt.token,
@@ -205,7 +217,13 @@ class Hands:
             seconds=max(0.0, now - holding.taken_at),
             value=value,
             error=error,
+            retry_after=retry_after,
         )
+
+    def holding(self, token: str) -> Holding | None:
+        """Return the attempt with this token if it is in hand and has not ended."""
+        holding = self._held.get(token)
+        return holding if holding is not None and not holding.ended else None
 
     def finish(self, holding: Holding, event: Event) -> None:
         """The handler is gone: its slot is free, and its event is to be sent unless the attempt is void."""

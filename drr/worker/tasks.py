@@ -91,7 +91,7 @@ class Tasks:
 
         An ``async def`` runs on the worker's event loop, a plain function in a thread. If the first parameter
         is annotated with `Context` it receives one. ``timeout`` bounds every attempt, in seconds; a job may ask
-        for less. ``pool`` and ``retry`` are defaults of jobs that are submitted with `Task.bind`: they travel with the
+        for less. ``pool`` and ``retry`` are defaults of jobs submitted with `Task.bind`: they travel with the
         job, so they bind clients that use this registration, not the worker.
 
         Raises `InvalidName`, or `InvalidConfiguration` for a name that is taken and a function that cannot be
