@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from drr.errors import InvalidValue, MalformedMessage
 from drr.backend import PROGRESS_LIMIT
+from drr.errors import InvalidValue, MalformedMessage
 from drr.model import PAYLOAD_LIMIT, RetryPolicy, check_number
 from drr.wire import pack_payload, unpack
 
