@@ -7,6 +7,7 @@ and keeps every event it saw.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import count
 
 import anyio
@@ -19,6 +20,7 @@ STATES = {
     EventKind.SUCCEEDED: JobState.SUCCEEDED,
     EventKind.FAILED: JobState.FAILED,
     EventKind.TIMED_OUT: JobState.FAILED,
+    EventKind.CANCELLED: JobState.CANCELLED,
 }
 
 
@@ -78,6 +80,16 @@ class HandDispatcher:
             requeues=[Requeue(lease, lease.attempt, lease.header.losses + 1) for lease in lost],
             forget_workers={name: record.incarnation for name, record in records.items()},
         )
+
+    async def stop(self, *job_ids: str) -> None:
+        """Tell the workers to stop these jobs, which run."""
+        marked = {
+            token: replace(lease, cancelled=True)
+            for token, lease in self.leases.items()
+            if lease.header.job_id in job_ids
+        }
+        self.leases.update(marked)
+        await self._commit(charges=marked, stops=list(marked))
 
     def _apply(self, events: Iterable[Event]) -> tuple[list[Settlement], list[Requeue]]:
         settlements, requeues = [], []

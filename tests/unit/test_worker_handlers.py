@@ -54,7 +54,15 @@ class Runner:
         self.hands = Hands("w1", {"default": 4})
         self.hands.begin("i1")
         self.hands.open = True
-        self.handlers = Handlers(self.hands, self.tasks, options(), clock, lambda holding: None)
+        self.said: list[bytes] = []
+        self.handlers = Handlers(
+            self.hands,
+            self.tasks,
+            options(),
+            clock,
+            lambda holding: None,
+            lambda holding, blob: self.said.append(blob),
+        )
         self._tokens = 0
 
     def take(
