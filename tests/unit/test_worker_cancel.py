@@ -134,6 +134,9 @@ async def test_what_fails_by_itself_without_being_cancelled_has_failed(runner: R
 
 
 async def test_a_deadline_after_the_cancellation_changes_nothing(runner: Runner) -> None:
+    @runner.tasks.task("task")
+    async def handler() -> None: ...
+
     holding = runner.take(timeout=5.0)
     runner.handlers.stop(holding.attempt.token)
     runner.handlers.deadlines.expire(holding.taken_at + 6.0)
