@@ -16,7 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from drr import errors
 from drr.client import Client, Handle, Submission
 from drr.dispatcher import Dispatcher
-from drr.model import NodePolicy, PoolPolicy, Share
+from drr.errors import RetryAfter
+from drr.model import NodePolicy, PoolPolicy, Quota, RetryPolicy, Share, SharedLimit
 from drr.worker import Context, Task, Tasks, Worker
 
 try:
@@ -31,7 +32,11 @@ __all__ = [
     "Handle",
     "NodePolicy",
     "PoolPolicy",
+    "Quota",
+    "RetryAfter",
+    "RetryPolicy",
     "Share",
+    "SharedLimit",
     "Submission",
     "Task",
     "Tasks",
