@@ -283,7 +283,7 @@ class JobExpired(JobError):
 
 
 class RetryAfter(DrrError):
-    """To be raised by a handler: the attempt has failed, and the next should begin after ``seconds``.
+    """Raised by a handler: the attempt has failed, and the next should begin after ``seconds``.
 
     It counts as a failed attempt of the job's retry policy; with none left the job fails with this text.
     ``seconds``: 0 to 90 days; raises `InvalidValue` for others.
