@@ -272,7 +272,7 @@ class Postpone:
 
 @dataclass(frozen=True, slots=True)
 class Mature:
-    """Put a delayed job, whose time has come, at the head of its lane. One that is gone is passed over.
+    """Put a delayed job, whose time has come, at the head of its lane.
 
     Of several in one lane the last is in front; all stand behind what the same commit requeues.
     The commit is refused if ``header`` is not what is stored under its number.

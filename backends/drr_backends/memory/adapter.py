@@ -7,82 +7,60 @@ still lets other tasks run, and a method that is cancelled there has done nothin
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
-from urllib.parse import parse_qsl, urlsplit
-from weakref import WeakValueDictionary
 
 import anyio
 
 from drr.backend import (
     ITEM_LIMIT,
+    PROGRESS_LIMIT,
+    STRIKE_LIMIT,
     Attempt,
     Backend,
+    ChangeRecord,
     Commit,
     DeadLetter,
+    DueJobs,
     Event,
     Facts,
     LeaderRecord,
+    Located,
     Malformed,
     MalformedEvent,
+    MalformedRequest,
+    Page,
     Peek,
     Position,
+    Request,
     Snapshot,
     StoredStatus,
+    Usage,
+    UsageKey,
     Window,
+    Work,
     WorkerRecord,
     check_commit,
     check_count,
     check_job,
     check_lane,
     check_peeks,
+    check_request,
     check_worker,
 )
 from drr.clock import Clock
-from drr.errors import InvalidConfiguration, StoreUnavailable
-from drr.model import JobSpec, JobStatus, Lane, check_name
-from drr_backends.memory.passes import apply, check_fence, validate
-from drr_backends.memory.records import NEWS, RESIGNATION, Entry, attempts_topic, replies_topic
+from drr.errors import StoreUnavailable
+from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath, check_name, check_path
+from drr_backends.memory.admission import submit
+from drr_backends.memory.checks import check_fence, validate
+from drr_backends.memory.listing import letters_of, list_jobs, locate, look_up, purge, usage_of
+from drr_backends.memory.passes import apply
+from drr_backends.memory.records import NEWS, RESIGNATION, STOPS, Entry, attempts_topic, replies_topic
 from drr_backends.memory.store import Store
 
 T = TypeVar("T")
-
-_named: WeakValueDictionary[tuple[str, str], Store] = WeakValueDictionary()
-_named_lock = threading.Lock()
-
-
-def open_memory(url: str, namespace: str, clock: Clock) -> MemoryBackend:
-    """Return a handle on a store in this process's memory.
-
-    ``memory://name`` names a store that lives as long as somebody has it open: handles with one name and
-    namespace share it, whatever thread or event loop they are used from. ``memory://`` is private to the
-    handle and its siblings. ``?max_jobs=N`` bounds the waiting jobs: a submit beyond raises `StoreFull`.
-    A named store's results expire by the clock of its first opener. Raises `InvalidConfiguration` or
-    `InvalidName` for anything else in the URL.
-    """
-    check_name("namespace", namespace)
-    parts = urlsplit(url)
-    if parts.path.strip("/") or parts.fragment:
-        raise InvalidConfiguration("memory URL", url, "it looks like memory://name or memory://name?max_jobs=1000")
-    max_jobs = _read_max_jobs(url, parts.query)
-    if not parts.netloc:
-        return MemoryBackend(Store(clock, max_jobs), clock)
-    key = (check_name("name of a memory store", parts.netloc), namespace)
-    with _named_lock:
-        store = _named.get(key)
-        if store is None:
-            store = _named[key] = Store(clock, max_jobs)
-    return MemoryBackend(store, clock)
-
-
-def _read_max_jobs(url: str, query: str) -> int | None:
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    text = options.pop("max_jobs", None)
-    if options or (text is not None and not text.isdecimal()):
-        raise InvalidConfiguration("memory URL", url, "its only option is max_jobs, a whole number")
-    return int(text) if text is not None else None
 
 
 def check_reader(name: str, incarnation: str, pool: str) -> tuple[str, str]:
@@ -163,12 +141,12 @@ class MemoryBackend(Backend):
         check_count("call number", call, high=2**53)
         for job in jobs:
             check_job(job)
-        return await self._do(lambda store: store.submit(client, call, jobs))
+        return await self._do(lambda store: submit(store, client, call, jobs))
 
     async def look_up(self, job_ids: Sequence[str]) -> list[JobStatus | None]:
         """See `ClientPort.look_up`."""
         check_count("number of jobs in one look-up", len(job_ids))
-        return await self._do(lambda store: [store.look_up(job_id) for job_id in job_ids])
+        return await self._do(lambda store: [look_up(store, job_id) for job_id in job_ids])
 
     async def replies(self, client: str, after: str, block: float) -> tuple[str, list[str]]:
         """See `ClientPort.replies`."""
@@ -188,11 +166,61 @@ class MemoryBackend(Backend):
         """See `ClientPort.read_status`."""
         return await self._do(lambda store: store.read_status())
 
-    async def dead_letters(self, limit: int = 100, offset: int = 0) -> list[DeadLetter]:
+    async def find(self, path: TenantPath, name: str) -> str | None:
+        """See `ClientPort.find`."""
+        tenant = check_path(path)
+        check_name("name of a job", name)
+        return await self._do(lambda store: store.find(tenant, name))
+
+    async def request(self, requests: Sequence[Request]) -> None:
+        """See `ClientPort.request`."""
+        check_count("number of requests", len(requests), high=1 if any(r.body for r in requests) else ITEM_LIMIT)
+        for request in requests:
+            check_request(request)
+        await self._do(lambda store: store.request(requests))
+
+    async def progress(self, job_ids: Sequence[str]) -> list[bytes | None]:
+        """See `ClientPort.progress`."""
+        check_count("number of jobs", len(job_ids))
+        return await self._do(lambda store: [store.progress(job_id) for job_id in job_ids])
+
+    async def list_jobs(self, path: TenantPath, state: JobState, limit: int = 100, cursor: str = "") -> Page:
+        """See `ClientPort.list_jobs`."""
+        tenant = check_path(path)
+        check_count("limit of a listing", limit, low=1)
+        return await self._do(lambda store: list_jobs(store, tenant, state, limit, cursor))
+
+    async def waiting(self, paths: Sequence[TenantPath]) -> list[Work]:
+        """See `ClientPort.waiting`."""
+        tenants = [check_path(path) for path in paths]
+        return await self._do(lambda store: [store.work(path) for path in tenants])
+
+    async def usage(self, organisation: str, since: int, until: int) -> dict[UsageKey, Usage]:
+        """See `ClientPort.usage`."""
+        check_name("organisation", organisation)
+        return await self._do(lambda store: usage_of(store, organisation, since, until))
+
+    async def changes(self, limit: int = 100) -> list[ChangeRecord]:
+        """See `ClientPort.changes`."""
+        check_count("number of changes", limit)
+        return await self._do(lambda store: list(islice(store.changes, limit)))
+
+    async def settings(self) -> Settings:
+        """See `ClientPort.settings`."""
+        return await self._do(lambda store: store.settings)
+
+    async def dead_letters(self, organisation: str = "", limit: int = 100, after: int = 0) -> list[DeadLetter]:
         """See `ClientPort.dead_letters`."""
+        if organisation:
+            check_name("organisation", organisation)
         check_count("limit of dead letters", limit)
-        check_count("offset of dead letters", offset, high=2**53)
-        return await self._do(lambda store: list(islice(store.dead, offset, offset + limit)))
+        check_count("number of a dead letter", after, high=2**53)
+        return await self._do(lambda store: letters_of(store, organisation, limit, after))
+
+    async def purge_dead(self, numbers: Sequence[int]) -> int:
+        """See `ClientPort.purge_dead`."""
+        check_count("number of dead letters", len(numbers))
+        return await self._do(lambda store: purge(store, numbers))
 
     # --- workers
 
@@ -232,6 +260,16 @@ class MemoryBackend(Backend):
         reader = check_reader(name, incarnation, pool)
         return await self._do(lambda store: store.pending_attempts(reader, pool))
 
+    async def stops(self, after: str, block: float) -> tuple[str, list[str]]:
+        """See `WorkerPort.stops`."""
+        found = await self._wait(STOPS, block, lambda store: store.read_stops(after))
+        return found if found is not None else (after, [])
+
+    async def report_progress(self, token: str, job_id: str, blob: bytes) -> bool:
+        """See `WorkerPort.report_progress`."""
+        check_count("bytes of progress", len(blob), high=PROGRESS_LIMIT)
+        return await self._do(lambda store: store.report_progress(token, job_id, blob))
+
     async def report(self, events: Sequence[Event]) -> None:
         """See `WorkerPort.report`."""
         check_count("number of events in one report", len(events))
@@ -268,6 +306,26 @@ class MemoryBackend(Backend):
     async def load(self, token: str) -> Snapshot:
         """See `DispatcherPort.load`."""
         return await self._do(lambda store: store.load(token))
+
+    async def due(self, until: float, limit: int = ITEM_LIMIT) -> DueJobs:
+        """See `DispatcherPort.due`."""
+        check_count("number of due jobs", limit, low=1)
+        return await self._do(lambda store: store.due_jobs(until, limit))
+
+    async def locate(self, job_ids: Sequence[str]) -> list[Located | None]:
+        """See `DispatcherPort.locate`."""
+        check_count("number of jobs to locate", len(job_ids), high=STRIKE_LIMIT)
+        return await self._do(lambda store: [locate(store, job_id) for job_id in job_ids])
+
+    async def letters(self, numbers: Sequence[int]) -> list[DeadLetter | None]:
+        """See `DispatcherPort.letters`."""
+        check_count("number of dead letters", len(numbers))
+
+        def read(store: Store) -> list[DeadLetter | None]:
+            found = [store.dead.get(number) for number in numbers]
+            return [letter and replace(letter, payload=b"") for letter in found]
+
+        return await self._do(read)
 
     async def receive(self, position: Position, block: float, limit: int = ITEM_LIMIT) -> Facts:
         """See `DispatcherPort.receive`."""
@@ -327,8 +385,22 @@ class MemoryBackend(Backend):
     async def plant_entry(self, lane: Lane, raw: bytes) -> None:
         """Append bytes to a lane that are no job."""
         head = Malformed(lane, raw, "planted")
-        await self._do(lambda store: store.append(lane, Entry(head, raw)))
+
+        def plant(store: Store) -> None:
+            store.append(lane, Entry(head, raw))
+            store.queued += 1
+
+        await self._do(plant)
 
     async def plant_event(self, raw: bytes) -> None:
         """Append bytes to the event stream that are no event."""
         await self._do(lambda store: store.report((MalformedEvent(raw, "planted"),)))
+
+    async def plant_request(self, raw: bytes) -> None:
+        """Append bytes to the stream of requests that are none."""
+
+        def plant(store: Store) -> None:
+            store.requests.append(MalformedRequest(raw, "planted"))
+            store.waiters.notify(NEWS)
+
+        await self._do(plant)

@@ -1,132 +1,82 @@
-"""The commit of one pass: everything is checked against a picture of the store, then everything is done.
+"""Carrying out the commit of one pass, after `drr_backends.memory.checks` has found nothing wrong with it.
 
-`validate` reads only and may raise; `apply` writes only and may not. Checks that depend on the order of
-effects (a dispatch of a job that the same pass requeues) walk iterators over the untouched lanes.
+Nothing here may raise: there is no rollback.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
-from itertools import chain
+from itertools import islice
+from typing import Final, TypeVar
 
-from drr.backend import Burial, Commit, DeadLetter, Dispatch, Malformed, Position, Requeue, Settlement
-from drr.errors import CommitRefused, NotLeader
+from drr.backend import (
+    HISTORY_SECONDS,
+    USAGE_KEPT_DAYS,
+    Burial,
+    Commit,
+    DeadLetter,
+    DeathCause,
+    Dispatch,
+    Drop,
+    Listed,
+    Position,
+    Struck,
+)
 from drr.model import Completion, Header, Lane
+from drr_backends.memory.checks import put_back, revived
 from drr_backends.memory.records import (
+    COUNTS,
     REPLIES_KEPT,
     REPLIES_TTL,
+    STOPS,
+    STOPS_KEPT,
     Delivery,
     Entry,
+    History,
     Replies,
     attempts_topic,
     cursor,
+    micro,
     replies_topic,
 )
 from drr_backends.memory.store import Store
 from drr_backends.memory.waiting import Log
 
+K = TypeVar("K")
+V = TypeVar("V")
 
-def check_fence(store: Store, commit: Commit) -> None:
-    """Raise `NotLeader` unless the commit's token leads and its pass is the next one."""
-    store.check_leads(commit.token)
-    if commit.pass_number != store.leader.passes + 1:
-        raise NotLeader(f"pass {commit.pass_number} of {commit.token!r} is not the one after {store.leader.passes}")
-
-
-def validate(store: Store, commit: Commit) -> None:
-    """Raise `CommitRefused` if anything that the commit names is not so."""
-    cursor("event position", commit.position.events)
-    cursor("announcement position", commit.position.wake)
-    ended = _check_endings(store, commit)
-    heads = _Heads(store, commit)
-    for burial in commit.burials:
-        heads.check_burial(burial)
-    started: set[str] = set()
-    for dispatch in commit.dispatches:
-        token = dispatch.lease.token
-        if token in store.leases or token in started:
-            raise CommitRefused(f"dispatch under token {token!r}, which names another lease")
-        started.add(token)
-        heads.check_dispatch(dispatch)
-    for token in commit.charges:
-        if token not in started and (token in ended or token not in store.leases):
-            raise CommitRefused(f"charge of token {token!r}, which names no live lease")
-
-
-def _check_endings(store: Store, commit: Commit) -> set[str]:
-    ended: set[str] = set()
-    endings: list[Settlement | Requeue] = [*commit.settlements, *commit.requeues]
-    for token in [ending.lease.token for ending in endings]:
-        if token in ended or token not in store.leases:
-            raise CommitRefused(f"end of token {token!r}, which names no live lease")
-        ended.add(token)
-    return ended
-
-
-class _Heads:
-    """The lanes as the burials and dispatches of one commit will find them, without touching them."""
-
-    def __init__(self, store: Store, commit: Commit) -> None:
-        self._store = store
-        self._front: dict[Lane, deque[Header]] = {}
-        self._walks: dict[Lane, Iterator[Header | Malformed]] = {}
-        for requeue in commit.requeues:
-            header = store.deliveries[requeue.lease.token].header
-            returned = replace(header, attempts=requeue.attempts, losses=requeue.losses)
-            self._front.setdefault(header.lane, deque()).appendleft(returned)
-
-    def _next(self, lane: Lane) -> Header | Malformed | None:
-        walk = self._walks.get(lane)
-        if walk is None:
-            stored = (entry.head for entry in self._store.lanes.get(lane, ()))
-            walk = self._walks[lane] = chain(self._front.get(lane, ()), stored)
-        return next(walk, None)
-
-    def check_burial(self, burial: Burial) -> None:
-        head = self._next(burial.lane)
-        if not isinstance(head, Malformed) or head.raw != burial.raw:
-            raise CommitRefused(f"burial of another entry than the head of lane {burial.lane}")
-
-    def check_dispatch(self, dispatch: Dispatch) -> None:
-        head = self._next(dispatch.header.lane)
-        if head != dispatch.header:
-            found = head.job_id if isinstance(head, Header) else head and "a malformed entry"
-            raise CommitRefused(
-                f"dispatch of {dispatch.header.job_id} with {dispatch.header.attempts} attempts, but the head of its "
-                f"lane is {found or 'nothing'}"
-            )
+ERROR_LISTED: Final = 200
+"""Characters of an error that a listing shows."""
 
 
 def apply(store: Store, commit: Commit) -> None:
     """Carry out a validated commit."""
     now = store.clock.monotonic()
-    for settlement in commit.settlements:
-        delivery = _end(store, settlement.lease.token)
-        _record(store, delivery.header, settlement.completion, now)
-        if settlement.bury:
-            header = delivery.header
-            store.dead.append(DeadLetter(header.lane, settlement.bury, header, delivery.payload))
-    for requeue in commit.requeues:
-        delivery = _end(store, requeue.lease.token)
-        returned = replace(delivery.header, attempts=requeue.attempts, losses=requeue.losses)
-        store.lanes.setdefault(returned.lane, deque()).appendleft(Entry(returned, delivery.payload))
-        store.queued += 1
-    for burial in commit.burials:
-        _pop(store, burial.lane)
-        store.dead.append(DeadLetter(burial.lane, burial.reason, None, burial.raw))
+    for strike in commit.strikes:
+        _strike(store, strike.header)
+        _record(store, strike.header, strike.completion, now)
+    _end_attempts(store, commit, now)
+    _put_back(store, commit)
+    for dropped in commit.drops_delayed:
+        store.undelay(dropped.header.sequence)
+        store.queued -= 1
+        _record(store, dropped.header, dropped.completion, now)
+    for removal in commit.removals:
+        _remove(store, removal, now)
     for dispatch in commit.dispatches:
         _start(store, dispatch)
     store.leases.update(commit.charges)
-    for node, state in commit.nodes.items():
-        if state is None:
-            store.nodes.pop(node, None)
-        else:
-            store.nodes[node] = state
+    for token in commit.stops:
+        _stop(store, token)
+    _update(store.nodes, commit.nodes.items())
+    _update(store.estimates, commit.estimates.items())
     if commit.settings is not None:
         store.settings = commit.settings
+    store.changes.extendleft(commit.changes)
+    _account(store, commit)
     _forget_workers(store, commit)
     _advance(store, commit.position)
     leader = store.leader
@@ -134,11 +84,101 @@ def apply(store: Store, commit: Commit) -> None:
     _expire(store, now)
 
 
+def _update(kept: dict[K, V], items: Iterable[tuple[K, V | None]]) -> None:
+    for key, value in items:
+        if value is None:
+            kept.pop(key, None)
+        else:
+            kept[key] = value
+
+
+def _end_attempts(store: Store, commit: Commit, now: float) -> None:
+    for settlement in commit.settlements:
+        delivery = _end(store, settlement.lease.token)
+        _record(store, delivery.header, settlement.completion, now)
+        if settlement.bury:
+            header = delivery.header
+            _bury(store, header.lane, settlement.bury, settlement.cause, header, delivery.payload)
+    for postpone in commit.postpones:
+        delivery = _end(store, postpone.lease.token)
+        store.delay(postpone.due_at, Entry(put_back(delivery.header, postpone), delivery.payload), announce=False)
+        store.queued += 1
+
+
+def _put_back(store: Store, commit: Commit) -> None:
+    """Put jobs at the heads of their lanes: what is put last stands in front."""
+    for revival in commit.revivals:
+        letter = store.dead.pop(revival.number)
+        assert letter.header is not None
+        store.results.pop(letter.header.job_id, None)
+        _push(store, Entry(revived(letter.header), letter.payload))
+        store.queued += 1
+    for mature in commit.matures:
+        entry = store.undelay(mature.header.sequence)
+        _push(store, Entry(replace(mature.header, returned=True), entry.payload))
+    for requeue in commit.requeues:
+        delivery = _end(store, requeue.lease.token)
+        _push(store, Entry(put_back(delivery.header, requeue), delivery.payload))
+        store.queued += 1
+
+
+def _push(store: Store, entry: Entry) -> None:
+    store.lanes.setdefault(entry.head.lane, deque()).appendleft(entry)
+
+
+def _strike(store: Store, header: Header) -> None:
+    entries = store.lanes[header.lane]
+    place = next(number for number, entry in enumerate(entries) if entry.head == header)
+    entries[place] = Entry(Struck(header.lane, header.sequence), b"")
+    store.struck.add(header.sequence)
+    store.queued -= 1
+
+
+def _remove(store: Store, removal: Burial | Drop | Struck, now: float) -> None:
+    if isinstance(removal, Struck):
+        _pop(store, removal.lane)
+        store.struck.discard(removal.sequence)
+        store.queued += 1  # it did not count any more
+    elif isinstance(removal, Drop):
+        _pop(store, removal.header.lane)
+        _record(store, removal.header, removal.completion, now)
+    else:
+        _pop(store, removal.lane)
+        _bury(store, removal.lane, removal.reason, DeathCause.MALFORMED, None, removal.raw)
+
+
+def _bury(store: Store, lane: Lane, reason: str, cause: DeathCause, header: Header | None, payload: bytes) -> None:
+    number = next(store.letter_numbers)
+    store.dead[number] = DeadLetter(number, lane, reason, cause, store.clock.wall(), header, payload)
+
+
+def _stop(store: Store, token: str) -> None:
+    if token in store.leases:
+        store.stopping[token] = None
+        store.stops.append(token)
+        store.stops.trim(store.stops.last - STOPS_KEPT)
+        store.waiters.notify(STOPS)
+
+
+def _account(store: Store, commit: Commit) -> None:
+    for path, work in commit.waiting.items():
+        store.add_waiting(path, work.jobs, micro(work.worker_seconds))
+    for key, usage in commit.usage.items():
+        kept = store.usage.setdefault(key.path[0], {})
+        counts = kept.setdefault(key, [0] * len(usage))
+        for place, value in enumerate(usage):
+            counts[place] += int(value) if place < COUNTS else micro(value)
+        oldest = key.hour - USAGE_KEPT_DAYS * 24
+        for old in [old for old in islice(kept, 10) if old.hour < oldest]:
+            del kept[old]
+
+
 def _end(store: Store, token: str) -> Delivery:
     """Take a lease and its entry of the pool's stream away."""
     del store.leases[token]
     delivery = store.deliveries.pop(token)
     store.running.pop(delivery.header.sequence, None)
+    store.stopping.pop(token, None)
     pool = delivery.header.lane.pool
     if delivery.reader is None:
         del store.undelivered[pool][token]
@@ -176,6 +216,18 @@ def _pop(store: Store, lane: Lane) -> Entry:
 def _record(store: Store, header: Header, completion: Completion, now: float) -> None:
     """Keep the outcome, and tell who asked for it."""
     job_id = header.job_id
+    history = store.history.setdefault(header.lane.path[0], History())
+    history.touched = now
+    listed = Listed(
+        job_id,
+        header.task,
+        completion.state,
+        completion.attempt,
+        completion.finished_at,
+        completion.seconds,
+        completion.error[:ERROR_LISTED],
+    )
+    history.jobs.appendleft((header.lane.path, listed))
     if header.result_ttl > 0:
         expiry = now + header.result_ttl
         store.results[job_id] = (expiry, completion)
@@ -206,6 +258,7 @@ def _advance(store: Store, position: Position) -> None:
     store.position = position
     store.events.trim(cursor("event position", position.events))
     store.announced.trim(cursor("announcement position", position.wake))
+    store.requests.trim(cursor("request position", position.requests))
 
 
 def _expire(store: Store, now: float) -> None:
@@ -213,6 +266,12 @@ def _expire(store: Store, now: float) -> None:
         expiry, job_id = heapq.heappop(store.expiries)
         if store.results.get(job_id, (None, None))[0] == expiry:
             del store.results[job_id]
+    for organisation in [name for name in islice(store.history, 1) if _is_old(store, name, now)]:
+        del store.history[organisation]
     while store.replies and next(iter(store.replies.values())).touched <= now - REPLIES_TTL:
         _, replies = store.replies.popitem(last=False)
         store.replies_forgotten = max(store.replies_forgotten, replies.log.last)
+
+
+def _is_old(store: Store, organisation: str, now: float) -> bool:
+    return store.history[organisation].touched <= now - HISTORY_SECONDS

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from drr.backend import Event, Malformed, MalformedEvent
+from drr.backend import HISTORY_LENGTH, Event, Listed, Malformed, MalformedEvent, Struck
 from drr.errors import InvalidValue
-from drr.model import Header
+from drr.model import Header, TenantPath
 from drr_backends.memory.waiting import Log
 
 REPLIES_KEPT: Final = 10_000
@@ -24,6 +24,16 @@ Reader: TypeAlias = tuple[str, str]
 
 NEWS: Final = "news"
 RESIGNATION: Final = "resignation"
+COUNTS: Final = 7
+"""Fields of `Usage` that are counts; the others are worker-seconds."""
+STOPS: Final = "stops"
+STOPS_KEPT: Final = 10_000
+"""Cancelled attempts that are kept for workers that do not listen at the moment."""
+
+
+def micro(worker_seconds: float) -> int:
+    """Return whole micro-worker-seconds: sums of these are exact."""
+    return round(worker_seconds * 1e6)
 
 
 def attempts_topic(pool: str) -> tuple[str, str]:
@@ -38,9 +48,9 @@ def replies_topic(client: str) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class Entry:
-    """A job in a lane, or bytes that are none."""
+    """A job in a lane, what is left of one, or bytes that are none."""
 
-    head: Header | Malformed
+    head: Header | Malformed | Struck
     payload: bytes
 
 
@@ -78,3 +88,25 @@ def cursor(what: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 20):
         raise InvalidValue(what, text, "it must be empty or one that this store returned")
     return int(text)
+
+
+class Key(NamedTuple):
+    """Whose an idempotency key or chosen name is, and until when (monotonic)."""
+
+    job_id: str
+    expiry: float
+
+
+class Bucket(NamedTuple):
+    """A tenant's token bucket as it was at ``at``, by the wall clock."""
+
+    tokens: float
+    at: float
+
+
+@dataclass(slots=True)
+class History:
+    """The last ends of an organisation's jobs, latest first."""
+
+    jobs: deque[tuple[TenantPath, Listed]] = field(default_factory=lambda: deque(maxlen=HISTORY_LENGTH))
+    touched: float = 0.0

@@ -6,50 +6,51 @@ The caller holds ``lock`` around each call. Nothing here waits or calls out; the
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count, islice
 
 from drr.backend import (
-    CALLS_REMEMBERED,
+    CHANGES_KEPT,
+    PROGRESS_SECONDS,
     Attempt,
+    ChangeRecord,
     DeadLetter,
+    DueJobs,
+    EstimateKey,
     Event,
     Facts,
     LeaderRecord,
     Malformed,
     MalformedEvent,
+    MalformedRequest,
     NodeKey,
     Peek,
     Position,
+    Request,
     Snapshot,
     StoredStatus,
+    Struck,
+    UsageKey,
     Window,
+    Work,
     WorkerRecord,
 )
 from drr.clock import Clock
-from drr.errors import InvalidValue, NotLeader, StoreFull, WorkerNameInUse
-from drr.model import (
-    Completion,
-    Header,
-    JobSpec,
-    JobState,
-    JobStatus,
-    Lane,
-    Lease,
-    NodeState,
-    Settings,
-    call_nonce,
-    parse_job_id,
-)
+from drr.errors import NotLeader, WorkerNameInUse
+from drr.model import Completion, Header, Lane, Lease, NodeState, Settings, TenantPath
 from drr_backends.memory.records import (
-    CLIENT_TTL,
     NEWS,
     RESIGNATION,
+    STOPS_KEPT,
+    Bucket,
     Calls,
     Delivery,
     Entry,
+    History,
+    Key,
     Reader,
     Replies,
     Report,
@@ -70,7 +71,23 @@ class Store:
         self.sequence = 0
         self.lanes: dict[Lane, deque[Entry]] = {}
         self.calls: OrderedDict[str, Calls] = OrderedDict()
-        self.announced: Log[tuple[Lane, Header | Malformed]] = Log()
+        self.struck: set[int] = set()
+        """Numbers of the `Struck` entries in lanes."""
+        self.delayed: dict[int, tuple[float, Entry]] = {}
+        self.due: list[tuple[float, int]] = []
+        """Due times and numbers of the delayed jobs, in order."""
+        self.keys: dict[tuple[TenantPath, str], Key] = {}
+        self.key_expiries: list[tuple[float, tuple[TenantPath, str]]] = []
+        """A heap over ``keys``; an entry may be stale."""
+        self.waiting: dict[TenantPath, tuple[int, int]] = {}
+        """Jobs and micro-worker-seconds that wait, of projects and organisations."""
+        self.buckets: dict[TenantPath, Bucket] = {}
+        self.announced: Log[tuple[Lane, Header | Malformed] | float] = Log()
+        """Lanes that were empty with their heads, and due times that are the earliest."""
+        self.requests: Log[Request | MalformedRequest] = Log()
+        self.stopping: dict[str, None] = {}
+        """Tokens of the leases whose attempts are to be stopped."""
+        self.stops: Log[str] = Log()
         self.events: Log[Report | None] = Log()
         """Reports in order; ``None`` says that a worker came, changed or left."""
         self.leases: dict[str, Lease] = {}
@@ -90,7 +107,14 @@ class Store:
         self.replies: OrderedDict[str, Replies] = OrderedDict()
         self.replies_forgotten = 0
         """New logs of replies number on from here, so that a cursor into a forgotten one misses nothing."""
-        self.dead: list[DeadLetter] = []
+        self.dead: dict[int, DeadLetter] = {}
+        self.letter_numbers = count(1)
+        self.history: dict[str, History] = {}
+        self.said: dict[str, tuple[float, bytes]] = {}
+        """Job id to expiry and what its handler said, in order of expiry."""
+        self.usage: dict[str, dict[UsageKey, list[int]]] = {}
+        self.changes: deque[ChangeRecord] = deque(maxlen=CHANGES_KEPT)
+        self.estimates: dict[EstimateKey, bytes] = {}
         self.workers: dict[str, WorkerRecord] = {}
         self.leader = LeaderRecord()
         self.resignations = 0
@@ -101,44 +125,9 @@ class Store:
 
     # --- clients
 
-    def submit(self, client: str, call: int, jobs: Sequence[JobSpec]) -> list[str]:
-        """Append jobs in order and return their ids; a repeated call gets the first one's."""
-        if not jobs:
-            return []
-        now = self.clock.monotonic()
-        calls = self.calls.get(client) or Calls()
-        if call in calls.ids:
-            return list(calls.ids[call])
-        if self.max_jobs is not None and self.queued + len(jobs) > self.max_jobs:
-            raise StoreFull(f"the store holds {self.queued} of at most {self.max_jobs} waiting jobs (max_jobs)")
-        nonce = call_nonce(client, call)
-        ids = []
-        for job in jobs:
-            self.sequence += 1
-            header = Header(
-                job.lane,
-                self.sequence,
-                nonce,
-                job.task,
-                job.submitted_at,
-                job.estimate,
-                job.timeout,
-                job.result_ttl,
-                job.reply_to,
-            )
-            self.append(job.lane, Entry(header, job.payload))
-            ids.append(header.job_id)
-        calls.ids[call] = ids
-        calls.touched = now
-        self.calls[client] = calls
-        self.calls.move_to_end(client)
-        while len(calls.ids) > CALLS_REMEMBERED:
-            calls.ids.popitem(last=False)
-        self._forget_idle_clients(now)
-        return list(ids)
-
     def append(self, lane: Lane, entry: Entry) -> None:
         """Put an entry at a lane's tail; a lane that was empty is announced."""
+        assert not isinstance(entry.head, Struck)
         entries = self.lanes.get(lane)
         if entries is None:
             self.lanes[lane] = deque([entry])
@@ -146,41 +135,53 @@ class Store:
             self.waiters.notify(NEWS)
         else:
             entries.append(entry)
-        self.queued += 1
 
-    def _forget_idle_clients(self, now: float) -> None:
-        while self.calls and next(iter(self.calls.values())).touched <= now - CLIENT_TTL:
-            self.calls.popitem(last=False)
+    def delay(self, due_at: float, entry: Entry, *, announce: bool) -> None:
+        """Keep a job aside until it is due; ``announce`` it if none is due earlier."""
+        head = entry.head
+        assert isinstance(head, Header)
+        self.delayed[head.sequence] = (due_at, entry)
+        insort(self.due, (due_at, head.sequence))
+        if announce and self.due[0][1] == head.sequence:
+            self.announced.append(due_at)
+            self.waiters.notify(NEWS)
 
-    def look_up(self, job_id: str) -> JobStatus | None:
-        """Return where a job stands, by `ClientPort.look_up`."""
-        try:
-            lane, sequence, _ = parse_job_id(job_id)
-        except InvalidValue:
-            return None
-        kept = self.results.get(job_id)
-        if kept is not None and kept[0] > self.clock.monotonic():
-            completion = kept[1]
-            return JobStatus(job_id, completion.state, completion.attempt, completion)
-        token = self.running.get(sequence)
-        if token is not None:
-            lease = self.leases[token]
-            # Another id with this number is that of a job that the store has lost.
-            return JobStatus(job_id, JobState.RUNNING, lease.attempt) if lease.header.job_id == job_id else None
-        attempts = self._attempts_of_waiting(lane, sequence)
-        return JobStatus(job_id, JobState.QUEUED, attempts) if attempts is not None else None
+    def undelay(self, sequence: int) -> Entry:
+        """Take a delayed job out."""
+        due_at, entry = self.delayed.pop(sequence)
+        del self.due[bisect_left(self.due, (due_at, sequence))]
+        return entry
 
-    def _attempts_of_waiting(self, lane: Lane, sequence: int) -> int | None:
-        """Return how often a waiting job was tried; ``None`` if it does not wait."""
-        for entry in self.lanes.get(lane, ()):
-            head = entry.head
-            if isinstance(head, Malformed):
-                continue
-            if head.attempts == 0:
-                return 0 if head.sequence <= sequence else None
-            if head.sequence == sequence:
-                return head.attempts
-        return None
+    def add_waiting(self, path: TenantPath, jobs: int, micros: int) -> None:
+        """Change what waits of a project, and of its organisation."""
+        for tenant in (path, path[:1]):
+            had_jobs, had_micros = self.waiting.get(tenant, (0, 0))
+            if had_jobs + jobs or had_micros + micros:
+                self.waiting[tenant] = (had_jobs + jobs, had_micros + micros)
+            else:
+                self.waiting.pop(tenant, None)
+
+    def find(self, path: TenantPath, name: str) -> str | None:
+        """Return the job that was submitted with a name or key."""
+        found = self.keys.get((path, name))
+        return found.job_id if found is not None and found.expiry > self.clock.monotonic() else None
+
+    def request(self, requests: Sequence[Request]) -> None:
+        """Append what is asked of the leader."""
+        for request in requests:
+            self.requests.append(request)
+        if requests:
+            self.waiters.notify(NEWS)
+
+    def progress(self, job_id: str) -> bytes | None:
+        """Return what a handler said last."""
+        found = self.said.get(job_id)
+        return found[1] if found is not None and found[0] > self.clock.monotonic() else None
+
+    def work(self, path: TenantPath) -> Work:
+        """Return what waits of a tenant."""
+        jobs, micros = self.waiting.get(path, (0, 0))
+        return Work(jobs, micros / 1e6)
 
     def read_replies(self, client: str, after: str, limit: int) -> tuple[str, list[str]] | None:
         """Return the new cursor and ids after ``after``; ``None`` if there are none."""
@@ -253,6 +254,25 @@ class Store:
         found = self.deliveries[token]
         return Attempt(found.name, token, found.attempt, found.header, found.payload)
 
+    def read_stops(self, after: str) -> tuple[str, list[str]] | None:
+        """Return the new cursor and the tokens after ``after``; ``None`` if there are none."""
+        if after == "":
+            return str(self.stops.last), list(self.stopping)
+        found = list(islice(self.stops.after(cursor("cursor of stops", after)), STOPS_KEPT))
+        return (str(found[-1][0]), [token for _, token in found]) if found else None
+
+    def report_progress(self, token: str, job_id: str, blob: bytes) -> bool:
+        """Keep what a handler says while its lease lives."""
+        lease = self.leases.get(token)
+        if lease is None or lease.header.job_id != job_id:
+            return False
+        now = self.clock.monotonic()
+        self.said.pop(job_id, None)
+        self.said[job_id] = (now + PROGRESS_SECONDS, blob)
+        while next(iter(self.said.values()))[0] <= now:
+            del self.said[next(iter(self.said))]
+        return True
+
     def report(self, events: Report) -> None:
         """Append one report; an empty one is none."""
         if events:
@@ -293,19 +313,29 @@ class Store:
         """Return the state that a new leader starts from."""
         self.check_leads(token)
         return Snapshot(
-            Position(self.position.events, str(self.announced.last)),
+            replace(self.position, wake=str(self.announced.last)),
             self.leader.passes,
             tuple(self.leases.values()),
             dict(self.nodes),
             self.settings,
             tuple(self.workers.values()),
             tuple(self.lanes),
+            self.due[0][0] if self.due else None,
+            dict(self.estimates),
         )
+
+    def due_jobs(self, until: float, limit: int) -> DueJobs:
+        """Return delayed jobs whose time has come."""
+        last = min(limit, bisect_right(self.due, (until, self.sequence)))
+        found = tuple(self.delayed[sequence][1].head for _, sequence in self.due[:last])
+        next_at = self.due[last][0] if last < len(self.due) else None
+        return DueJobs(found, next_at)  # type: ignore[arg-type]  # only jobs are delayed
 
     def receive(self, position: Position, limit: int) -> Facts | None:
         """Return the news after ``position``; ``None`` if there are none."""
         last_event = cursor("event position", position.events)
         last_wake = cursor("announcement position", position.wake)
+        last_request = cursor("request position", position.requests)
         events: list[Event | MalformedEvent] = []
         changed = False
         read_any = False
@@ -316,22 +346,31 @@ class Store:
             events.extend(report or ())
             changed = changed or report is None
         announced: dict[Lane, Header | Malformed] = {}
-        for number, (lane, head) in islice(self.announced.after(last_wake), limit):
+        due_at: float | None = None
+        for number, item in islice(self.announced.after(last_wake), limit):
             last_wake, read_any = number, True
-            announced[lane] = head
+            if isinstance(item, float):
+                due_at = item if due_at is None else min(due_at, item)
+            else:
+                announced[item[0]] = item[1]
+        requests: list[Request | MalformedRequest] = []
+        for number, request in islice(self.requests.after(last_request), limit):
+            last_request, read_any = number, True
+            requests.append(request)
         if not read_any:
             return None
         lanes = [(lane, real) for lane, head in announced.items() if (real := self._real_head(lane, head))]
         # The start stays the start: a position without a number has read nothing yet.
-        read_upto = Position(str(last_event or ""), str(last_wake or ""))
-        return Facts(read_upto, tuple(events), tuple(lanes), changed)
+        read_upto = Position(str(last_event or ""), str(last_wake or ""), str(last_request or ""))
+        return Facts(read_upto, tuple(events), tuple(lanes), changed, tuple(requests), due_at)
 
     def _real_head(self, lane: Lane, announced: Header | Malformed) -> Header | Malformed | None:
         """Return the head that an announcement brings. One that is no job proves nothing: look at the lane."""
         if isinstance(announced, Header):
             return announced
         entries = self.lanes.get(lane)
-        return entries[0].head if entries else None
+        head = entries[0].head if entries else None
+        return None if isinstance(head, Struck) else head
 
     def window(self, peek: Peek) -> Window:
         """Return the headers that ``peek`` asks for and the lane's length."""

@@ -1,0 +1,180 @@
+"""Submitting: repeated calls, keys, quotas. Everything is looked at before anything is added."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+
+from drr.backend import CALLS_REMEMBERED, Work
+from drr.errors import BacklogFull, JobExists, RateLimited, StoreFull, UnknownLimit
+from drr.model import ANY, NO_QUOTA, UNNAMED_WORK, Header, JobSpec, Quota, Settings, TenantPath, call_nonce
+from drr_backends.memory.records import CLIENT_TTL, Bucket, Calls, Entry, Key, micro
+from drr_backends.memory.store import Store
+
+FULL_RETRY = 1.0
+"""Seconds after which a tenant whose backlog is full may ask again: nobody here knows how fast it drains."""
+
+
+def submit(store: Store, client: str, call: int, jobs: Sequence[JobSpec]) -> list[str]:
+    """Add jobs in order and return their ids; a repeated call gets the first one's."""
+    if not jobs:
+        return []
+    now, wall = store.clock.monotonic(), store.clock.wall()
+    calls = store.calls.get(client) or Calls()
+    if call in calls.ids:
+        return list(calls.ids[call])
+    known = _known(store, jobs, now)
+    fresh = [job for job, taken in zip(jobs, known, strict=True) if taken is None]
+    for job in fresh:
+        for limit in job.lane.limits:
+            if limit not in store.settings.limits:
+                raise UnknownLimit(limit)
+    added = _work_of(fresh)
+    _check_quotas(store, added, wall)
+    if store.max_jobs is not None and store.queued + len(fresh) > store.max_jobs:
+        raise StoreFull(f"the store holds {store.queued} of at most {store.max_jobs} waiting jobs (max_jobs)")
+    _take_from_buckets(store, added, wall)
+    for path, work in added.items():
+        store.add_waiting(path, work.jobs, micro(work.worker_seconds))
+    ids = _add(store, jobs, known, call_nonce(client, call), now, wall)
+    calls.ids[call] = ids
+    calls.touched = now
+    store.calls[client] = calls
+    store.calls.move_to_end(client)
+    while len(calls.ids) > CALLS_REMEMBERED:
+        calls.ids.popitem(last=False)
+    _forget(store, now)
+    return list(ids)
+
+
+def _known(store: Store, jobs: Sequence[JobSpec], now: float) -> list[str | None]:
+    """Return the id of the job that has a job's key already, per job; "" for one earlier in the same call."""
+    known: list[str | None] = []
+    here: set[tuple[TenantPath, str]] = set()
+    for job in jobs:
+        text = job.key or job.name
+        place = (job.lane.path, text)
+        if not text:
+            known.append(None)
+            continue
+        found = store.keys.get(place)
+        taken = found.job_id if found is not None and found.expiry > now else None
+        if taken is None and place in here:
+            taken = ""
+        if taken is not None and job.name:
+            raise JobExists(job.name, taken or "(of the same call)")
+        here.add(place)
+        known.append(taken)
+    return known
+
+
+def _work_of(jobs: Sequence[JobSpec]) -> dict[TenantPath, Work]:
+    added: dict[TenantPath, Work] = {}
+    for job in jobs:
+        before = added.get(job.lane.path, Work())
+        estimate = UNNAMED_WORK if job.estimate is None else job.estimate
+        added[job.lane.path] = Work(before.jobs + 1, before.worker_seconds + estimate)
+    return added
+
+
+def quota_of(settings: Settings, path: TenantPath) -> Quota:
+    """Return the quota of an organisation or project, by `Settings.quotas`."""
+    quotas = settings.quotas
+    if len(path) == 1:
+        return quotas.get(path) or quotas.get((ANY,)) or NO_QUOTA
+    return quotas.get(path) or quotas.get((path[0], ANY)) or quotas.get((ANY, ANY)) or NO_QUOTA
+
+
+def _levels(added: Mapping[TenantPath, Work]) -> list[tuple[TenantPath, Work]]:
+    """Return projects, then organisations, with what is added to each."""
+    organisations: dict[TenantPath, Work] = {}
+    for path, work in added.items():
+        before = organisations.get(path[:1], Work())
+        organisations[path[:1]] = Work(before.jobs + work.jobs, before.worker_seconds + work.worker_seconds)
+    return [*added.items(), *organisations.items()]
+
+
+def _check_quotas(store: Store, added: Mapping[TenantPath, Work], wall: float) -> None:
+    for path, work in _levels(added):
+        quota = quota_of(store.settings, path)
+        if quota.unlimited:
+            continue
+        jobs, micros = store.waiting.get(path, (0, 0))
+        if quota.jobs is not None and jobs + work.jobs > quota.jobs:
+            room = max(0, quota.jobs - jobs)
+            raise BacklogFull(path, "the backlog in jobs", quota.jobs, jobs, room, FULL_RETRY)
+        if quota.worker_seconds is not None:
+            left = micro(quota.worker_seconds) - micros
+            if micro(work.worker_seconds) > left:
+                room = max(0, min(work.jobs, left * work.jobs // max(1, micro(work.worker_seconds))))
+                what = "the backlog in worker-seconds"
+                raise BacklogFull(path, what, quota.worker_seconds, micros / 1e6, room, FULL_RETRY)
+        if quota.rate is not None:
+            tokens = _tokens(store, path, quota, wall)
+            if work.jobs > tokens:
+                pause = (min(float(work.jobs), quota.bucket) - tokens) / quota.rate
+                what = "the rate of submitted jobs a second"
+                raise RateLimited(path, what, quota.rate, work.jobs, int(tokens), max(pause, 0.001))
+
+
+def _tokens(store: Store, path: TenantPath, quota: Quota, wall: float) -> float:
+    bucket = store.buckets.get(path)
+    assert quota.rate is not None
+    if bucket is None:
+        return quota.bucket
+    return min(quota.bucket, bucket.tokens + max(0.0, wall - bucket.at) * quota.rate)
+
+
+def _take_from_buckets(store: Store, added: Mapping[TenantPath, Work], wall: float) -> None:
+    for path, work in _levels(added):
+        quota = quota_of(store.settings, path)
+        if quota.rate is not None:
+            store.buckets[path] = Bucket(_tokens(store, path, quota, wall) - work.jobs, wall)
+
+
+def _add(
+    store: Store, jobs: Sequence[JobSpec], known: Sequence[str | None], nonce: str, now: float, wall: float
+) -> list[str]:
+    ids: list[str] = []
+    here: dict[tuple[TenantPath, str], str] = {}
+    for job, taken in zip(jobs, known, strict=True):
+        text = job.key or job.name
+        place = (job.lane.path, text)
+        if taken is not None:
+            ids.append(taken or here[place])
+            continue
+        store.sequence += 1
+        header = Header(
+            job.lane,
+            store.sequence,
+            nonce,
+            job.task,
+            job.submitted_at,
+            job.estimate,
+            job.timeout,
+            job.result_ttl,
+            job.reply_to,
+            retry=job.retry,
+            deadline=job.deadline,
+        )
+        if job.due_at > wall:
+            store.delay(job.due_at, Entry(header, job.payload), announce=True)
+        else:
+            store.append(job.lane, Entry(header, job.payload))
+        store.queued += 1
+        ids.append(header.job_id)
+        if text:
+            here[place] = header.job_id
+            store.keys[place] = Key(header.job_id, now + job.key_ttl)
+            heapq.heappush(store.key_expiries, (now + job.key_ttl, place))
+    return ids
+
+
+def _forget(store: Store, now: float) -> None:
+    while store.calls and next(iter(store.calls.values())).touched <= now - CLIENT_TTL:
+        store.calls.popitem(last=False)
+    while store.key_expiries and store.key_expiries[0][0] <= now:
+        expiry, place = heapq.heappop(store.key_expiries)
+        found = store.keys.get(place)
+        if found is not None and found.expiry == expiry:
+            del store.keys[place]

@@ -1,0 +1,131 @@
+"""Where jobs stand: one by one, and as listings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from drr.backend import HISTORY_SECONDS, DeadLetter, Listed, Located, Page, Struck, Usage, UsageKey
+from drr.errors import InvalidValue
+from drr.model import Header, JobState, JobStatus, Lane, TenantPath, parse_job_id
+from drr_backends.memory.records import COUNTS, cursor
+from drr_backends.memory.store import Store
+
+
+def look_up(store: Store, job_id: str) -> JobStatus | None:
+    """Return where a job stands, by `ClientPort.look_up`."""
+    try:
+        lane, sequence, _ = parse_job_id(job_id)
+    except InvalidValue:
+        return None
+    kept = store.results.get(job_id)
+    if kept is not None and kept[0] > store.clock.monotonic():
+        completion = kept[1]
+        return JobStatus(job_id, completion.state, completion.attempt, completion)
+    token = store.running.get(sequence)
+    if token is not None:
+        lease = store.leases[token]
+        # Another id with this number is that of a job that the store has lost.
+        return JobStatus(job_id, JobState.RUNNING, lease.attempt) if lease.header.job_id == job_id else None
+    delayed = store.delayed.get(sequence)
+    if delayed is not None:
+        header = delayed[1].head
+        assert isinstance(header, Header)
+        return JobStatus(job_id, JobState.DELAYED, header.attempts) if header.job_id == job_id else None
+    attempts = _attempts_of_waiting(store, lane, sequence)
+    return JobStatus(job_id, JobState.QUEUED, attempts) if attempts is not None else None
+
+
+def _attempts_of_waiting(store: Store, lane: Lane, sequence: int) -> int | None:
+    """Return how often a waiting job was tried; ``None`` if it does not wait."""
+    if sequence in store.struck:
+        return None
+    for entry in store.lanes.get(lane, ()):
+        head = entry.head
+        if isinstance(head, Struck):
+            if head.sequence <= sequence:
+                return 0
+        elif isinstance(head, Header):
+            if head.sequence == sequence:
+                return head.attempts
+            if not head.returned:
+                return 0 if head.sequence < sequence else None
+    return None
+
+
+def locate(store: Store, job_id: str) -> Located | None:
+    """Return a job that waits in its lane or is delayed, by `DispatcherPort.locate`."""
+    try:
+        lane, sequence, _ = parse_job_id(job_id)
+    except InvalidValue:
+        return None
+    delayed = store.delayed.get(sequence)
+    if delayed is not None:
+        header = delayed[1].head
+        return Located(header, True) if isinstance(header, Header) and header.job_id == job_id else None
+    for entry in store.lanes.get(lane, ()):
+        if isinstance(entry.head, Header) and entry.head.job_id == job_id:
+            return Located(entry.head, False)
+    return None
+
+
+def list_jobs(store: Store, path: TenantPath, state: JobState, limit: int, after: str) -> Page:
+    """Return part of a listing, by `ClientPort.list_jobs`."""
+    skipped = cursor("cursor of a listing", after)
+    found = list(islice(_listed(store, path, state), skipped, skipped + limit))
+    return Page(tuple(found), str(skipped + limit) if len(found) == limit else "")
+
+
+def _listed(store: Store, path: TenantPath, state: JobState) -> Iterator[Listed]:
+    depth = len(path)
+    if state is JobState.QUEUED:
+        for lane in sorted(store.lanes):
+            if lane.path[:depth] == path:
+                for entry in store.lanes[lane]:
+                    if isinstance(entry.head, Header):
+                        yield _of_header(entry.head, state, entry.head.submitted_at)
+    elif state is JobState.RUNNING:
+        for lease in store.leases.values():
+            if lease.header.lane.path[:depth] == path:
+                header = lease.header
+                yield Listed(header.job_id, header.task, state, lease.attempt, header.submitted_at)
+    elif state is JobState.DELAYED:
+        for due_at, sequence in store.due:
+            head = store.delayed[sequence][1].head
+            if isinstance(head, Header) and head.lane.path[:depth] == path:
+                yield _of_header(head, state, due_at)
+    else:
+        kept = store.history.get(path[0])
+        if kept is not None and kept.touched > store.clock.monotonic() - HISTORY_SECONDS:
+            for its_path, listed in kept.jobs:
+                if listed.state is state and its_path[:depth] == path:
+                    yield listed
+
+
+def _of_header(header: Header, state: JobState, at: float) -> Listed:
+    return Listed(header.job_id, header.task, state, header.attempts, at)
+
+
+def letters_of(store: Store, organisation: str, limit: int, after: int) -> list[DeadLetter]:
+    """Return dead letters of one organisation, or of all, oldest first."""
+    found = (
+        letter
+        for number, letter in store.dead.items()
+        if number > after and (not organisation or letter.lane.path[0] == organisation)
+    )
+    return list(islice(found, limit))
+
+
+def purge(store: Store, numbers: Sequence[int]) -> int:
+    """Delete dead letters; return how many there were."""
+    return sum(store.dead.pop(number, None) is not None for number in numbers)
+
+
+def usage_of(store: Store, organisation: str, since: int, until: int) -> dict[UsageKey, Usage]:
+    """Return an organisation's accounts."""
+    kept = store.usage.get(organisation, {})
+    return {
+        key: Usage(*counts[:COUNTS], *(micros / 1e6 for micros in counts[COUNTS:]))
+        for key, counts in kept.items()
+        if since <= key.hour < until
+    }
