@@ -5,11 +5,20 @@ Rules of this file: it keeps nodes and binds policies to them; who is served whe
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from drr.core.limits import follows_slots, resolve
 from drr.core.node import DEFAULT_POLICY, NO_RING, Node
 from drr.core.ring import Ring
 from drr.errors import InvalidValue
 from drr.model import NodePolicy, PoolPolicy, TenantPath
+
+PolicyOf: TypeAlias = Callable[[TenantPath], NodePolicy]
+
+
+def _no_policies(path: TenantPath) -> NodePolicy:
+    return DEFAULT_POLICY
 
 
 class Registry:
@@ -22,6 +31,8 @@ class Registry:
     def __init__(self, pool: PoolPolicy) -> None:
         self.pool = pool
         self.policies: dict[TenantPath, NodePolicy] = {}
+        self.policy_of: PolicyOf = _no_policies
+        """What holds for a node that is not in ``policies``."""
         self.slots = 0
         self.restoring = False
         self.touched: list[Node] = []
@@ -40,7 +51,7 @@ class Registry:
                     "/".join(path),
                     f"{'/'.join(parent.path)!r} has jobs of its own: only the innermost level may",
                 )
-            policy = self.policies.get(path, DEFAULT_POLICY)
+            policy = self.policy(path)
             node = Node(path, parent, policy, self.pool)
             if parent.middle is NO_RING:
                 parent.middle = Ring()
@@ -50,6 +61,10 @@ class Registry:
             self.nodes[path] = node
             self.bind(node, policy)
         return node
+
+    def policy(self, path: TenantPath) -> NodePolicy:
+        """Return the policy that holds for a node: its own, or what the source of the others says."""
+        return self.policies.get(path) or self.policy_of(path)
 
     def leaf(self, path: TenantPath) -> Node:
         """Return the node at ``path`` as one that holds jobs; raises `InvalidValue` if it has children."""

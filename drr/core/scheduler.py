@@ -21,6 +21,7 @@ from itertools import islice
 
 from drr.core.jobs import Job, RunningLease, pop, push, withdraw
 from drr.core.node import FLOOR, Node
+from drr.core.registry import PolicyOf
 from drr.core.tree import Tree
 from drr.core.view import NodeView, view_of, walk
 from drr.errors import DuplicateJob, InvalidValue, UnknownLease
@@ -32,9 +33,18 @@ __all__ = ["Job", "NodeView", "RunningLease", "Scheduler"]
 class Scheduler:
     """Shares the slots of one pool among its tenants, by hierarchical deficit round robin in worker-seconds."""
 
-    def __init__(self, pool: PoolPolicy | None = None, policies: Policies | None = None) -> None:
+    def __init__(
+        self,
+        pool: PoolPolicy | None = None,
+        policies: Policies | None = None,
+        *,
+        policy_of: PolicyOf | None = None,
+    ) -> None:
+        """``policies`` by path; ``policy_of`` says what holds for all others, by default that of `NodePolicy`."""
         self._tree = Tree(pool or PoolPolicy())
         self._tree.policies.update(policies or {})
+        if policy_of is not None:
+            self._tree.policy_of = policy_of
         self._leases: dict[Hashable, RunningLease] = {}
         self._jobs: dict[Hashable, Job] = {}
         self._capacity = 0
@@ -119,7 +129,17 @@ class Scheduler:
             self._tree.policies[path] = policy
         node = self._tree.nodes.get(path)
         if node is not None:
-            self._tree.rebind(node, policy or NodePolicy())
+            self._tree.rebind(node, self._tree.policy(path))
+
+    def rebind(self, policy_of: PolicyOf) -> None:
+        """Put another source of policies into force for all tenants that have none of their own; binds at once."""
+        tree = self._tree
+        tree.policy_of = policy_of
+        for path, node in list(tree.nodes.items()):
+            if path and path not in tree.policies:
+                policy = policy_of(path)
+                if policy != node.policy:
+                    tree.rebind(node, policy)
 
     def set_pool(self, pool: PoolPolicy) -> None:
         """Change quantum, default ceiling and reserve; they bind at once."""
