@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Final
 
-from drr.backend import ITEM_LIMIT, Burial, Malformed, Window
+from drr.backend import Burial, Drop, Malformed, Strike, Struck, Window
+from drr.core.estimates import LearnedEstimate
+from drr.core.shared import LimitBook
 from drr.dispatcher.batch import Batch
 from drr.dispatcher.counters import Counters
+from drr.dispatcher.entitlement import Entitlement
 from drr.dispatcher.pools import Pool
-from drr.dispatcher.windows import MANY, SPARE, UNKNOWN, LaneWindow, Windows
-from drr.model import Header, Lane, NodePolicy, PoolPolicy, Settings, TenantPath
+from drr.dispatcher.windows import MANY, SPARE, UNKNOWN, Doomed, LaneWindow, Windows
+from drr.model import Completion, Header, Lane
 
 log = logging.getLogger("drr.dispatcher")
 
@@ -26,19 +29,22 @@ REFUSALS_LOGGED: Final = 10
 class Backlog:
     """Lanes and pools of one engine. ``depth``: names in a tenant path; lanes of another depth are not served."""
 
-    def __init__(self, settings: Settings, depth: int, tally: Counters, trusting_from: float) -> None:
+    def __init__(self, entitlement: Entitlement, depth: int, tally: Counters, trusting_from: float) -> None:
         """``trusting_from``: before this time an announced head is not taken at its word, its lane is read first."""
         self.windows = Windows()
         self.pools: dict[str, Pool] = {}
-        self.settings = settings
+        self.entitlement = entitlement
+        self.book = LimitBook(entitlement.limits)
+        self.estimators: dict[str, LearnedEstimate] = {}
+        """By pool; what was learned outlasts a pool that nobody uses for a while."""
         self.next_number: Callable[[], int] = count(1).__next__
         self._depth = depth
         self._tally = tally
         self._trusting_from = trusting_from
         self._refusals = 0
         self._loaded_upto = 0
-        self._malformed: dict[LaneWindow, None] = {}
-        """Windows that may have no job at their head."""
+        self._blocked: dict[LaneWindow, None] = {}
+        """Windows that may have no job at their head, or hold doomed ones."""
 
     # --- pools ----------------------------------------------------------------------------------------
 
@@ -46,9 +52,17 @@ class Backlog:
         """Return the pool of this name, made on first use."""
         pool = self.pools.get(name)
         if pool is None:
-            policy = self.settings.pools.get(name) or PoolPolicy()
-            pool = self.pools[name] = Pool(name, policy, self.settings.nodes.get(name, {}), self.next_number)
+            estimator = self.estimator(name)
+            pool = self.pools[name] = Pool(name, self.entitlement, self.next_number, self.book, estimator)
         return pool
+
+    def estimator(self, name: str) -> LearnedEstimate:
+        """Return what is learned in a pool."""
+        estimator = self.estimators.get(name)
+        if estimator is None:
+            default = self.entitlement.pool(name).default_estimate
+            estimator = self.estimators[name] = LearnedEstimate(default)
+        return estimator
 
     def pools_in_turn(self, number: int) -> Iterator[Pool]:
         """Yield all pools, beginning with the ``number``-th: a full pass must not always favour the same one."""
@@ -57,21 +71,16 @@ class Backlog:
         yield from pools[start:]
         yield from pools[:start]
 
-    def set_node(self, pool: str, path: TenantPath, policy: NodePolicy | None) -> None:
-        """Change (or with ``None`` reset) a node's policy; binds at once."""
-        self.pool(pool).scheduler.set_policy(path, policy)
-        nodes = {name: dict(policies) for name, policies in self.settings.nodes.items()}
-        policies = nodes.setdefault(pool, {})
-        if policy is None:
-            policies.pop(path, None)
-        else:
-            policies[path] = policy
-        self.settings = Settings(self.settings.pools, nodes)
-
-    def set_pool(self, pool: str, policy: PoolPolicy) -> None:
-        """Change a pool's settings; they bind at once."""
-        self.pool(pool).set_policy(policy)
-        self.settings = Settings({**self.settings.pools, pool: policy}, self.settings.nodes)
+    def entitle(self, entitlement: Entitlement) -> None:
+        """Change what tenants are entitled to; it binds at once, on what waits, too."""
+        self.entitlement = entitlement
+        self.book.set_limits(entitlement.limits)
+        for name, estimator in self.estimators.items():
+            estimator.default = entitlement.pool(name).default_estimate
+        for pool in self.pools.values():
+            pool.entitle(entitlement)
+        for lane, window in self.windows.by_lane.items():
+            window.wait_target = entitlement.wait_target(lane.path)
 
     # --- lanes ----------------------------------------------------------------------------------------
 
@@ -122,42 +131,99 @@ class Backlog:
                 self.pools[lane.pool].refill(window)
 
     def give_back(self, header: Header) -> None:
-        """Put a returned job at the head of its lane, as the pass does in the store."""
+        """Put a job at the head of its lane, as the pass does in the store."""
         window = self.windows.by_lane.get(header.lane) or self._open(header.lane)
         self.windows.put_back(window, header)
         self.pools[header.lane.pool].give_back(window, header)
 
-    def note_head(self, window: LaneWindow) -> None:
-        """Remember a window whose head is no job, to be buried by the next pass."""
-        if window.entries and window.entries[0].__class__ is Malformed:
-            self._malformed[window] = None
+    # --- what stands in the way -----------------------------------------------------------------------
 
-    def bury(self, batch: Batch) -> None:
-        """Bury what is no job and has come to the head of its lane; what was given back stands before it."""
-        if not self._malformed:
+    def note_head(self, window: LaneWindow) -> None:
+        """Remember a window whose head is no job, to be removed by the next pass."""
+        if window.entries and window.entries[0].__class__ is not Header:
+            self._blocked[window] = None
+
+    def find(self, lane: Lane, sequence: int, nonce: str) -> tuple[LaneWindow, int, Header] | None:
+        """Return where a job that may start stands in a window, if it does."""
+        window = self.windows.by_lane.get(lane)
+        if window is not None:
+            for place, entry in enumerate(window.entries):
+                if isinstance(entry, Header) and entry.sequence == sequence and entry.nonce == nonce:
+                    return window, place, entry
+        return None
+
+    def is_doomed(self, lane: Lane, sequence: int) -> bool:
+        """Whether a job stands in a window and was doomed already."""
+        window = self.windows.by_lane.get(lane)
+        return window is not None and any(
+            isinstance(entry, Doomed) and entry.header.sequence == sequence for entry in window.entries
+        )
+
+    def doom(self, window: LaneWindow, place: int, completion: Completion) -> None:
+        """See to it that the job at this place never starts; `clear` takes it away as soon as it may."""
+        header = window.entries[place]
+        assert isinstance(header, Header), "only a job can be doomed"
+        self.pools[window.lane.pool].retract(window, place)
+        window.entries[place] = Doomed(header, completion)
+        self._blocked[window] = None
+
+    def strike(self, header: Header, completion: Completion, batch: Batch) -> None:
+        """Strike a job that waits beyond its lane's window.
+
+        Its lane may have no window yet, because the announcement was not heard. It gets one, since the head that
+        is announced may be the one that is struck: the lane must be read.
+        """
+        batch.strikes.append(Strike(header, completion))
+        if header.lane not in self.windows.by_lane and self._fits(header.lane):
+            self._open(header.lane)
+
+    def clear(self, batch: Batch) -> None:
+        """Take what is no job off the heads of lanes, and strike doomed jobs that stand behind others.
+
+        What was given back in this pass stands before it. What exceeds a commit's limits is left for the next.
+        """
+        if not self._blocked:
             return
-        suspects, self._malformed = self._malformed, {}
+        suspects, self._blocked = self._blocked, {}
+        buried: list[Burial] = []
         for window in suspects:
-            while window.entries and isinstance(entry := window.entries[0], Malformed):
-                if len(batch.burials) >= ITEM_LIMIT:
-                    self._malformed[window] = None
-                    break
-                self.windows.use(window)
-                batch.burials.append(Burial(window.lane, entry.raw, entry.reason))
+            if self.windows.by_lane.get(window.lane) is not window:
+                continue
+            while window.entries and window.entries[0].__class__ is not Header and batch.room_for_removal:
+                entry = self.windows.use(window)
+                if isinstance(entry, Malformed):
+                    buried.append(Burial(window.lane, entry.raw, entry.reason))
+                    batch.removals.append(buried[-1])
+                elif isinstance(entry, Doomed):
+                    batch.removals.append(Drop(*entry))
+                elif isinstance(entry, Struck):
+                    batch.removals.append(entry)
+            self._strike_doomed(window, batch)
+            self.note_head(window)
             if window.entries:
                 self.pools[window.lane.pool].refill(window)
-        if batch.burials:
-            self._tally.malformed += len(batch.burials)
-            first = batch.burials[0]
+        self._note_burials(buried)
+
+    def _strike_doomed(self, window: LaneWindow, batch: Batch) -> None:
+        for place, entry in enumerate(window.entries):
+            if isinstance(entry, Doomed):
+                if place == 0 or not batch.room_for_strike:
+                    self._blocked[window] = None
+                    return
+                batch.strikes.append(Strike(*entry))
+                window.entries[place] = Struck(window.lane, entry.header.sequence)
+
+    def _note_burials(self, buried: Sequence[Burial]) -> None:
+        if buried:
+            self._tally.malformed += len(buried)
+            first = buried[0]
             log.warning(
-                "%d entries are no jobs and are buried (lane %s: %s ...)",
-                len(batch.burials),
-                first.lane,
-                first.reason,
+                "%d entries are no jobs and are buried (lane %s: %s ...)", len(buried), first.lane, first.reason
             )
 
     def _open(self, lane: Lane, target: int | None = None) -> LaneWindow:
         window = self.windows.open(lane) if target is None else self.windows.open(lane, target)
+        window.wait_target = self.entitlement.wait_target(lane.path)
         self.pool(lane.pool).add(window)
         return window
 

@@ -12,9 +12,12 @@ class Counters:
     What a commit would have done counts once it is known to have succeeded.
 
     ``lost``: attempts whose worker died or let go of them. ``returned``: attempts handed back, or never
-    claimed. ``poisoned``: jobs given up after too many losses. ``zombies``: reports of attempts whose lease
-    was gone. ``malformed``: lane entries and events that could not be decoded. ``refused``: lanes that do
-    not fit the tree. ``takeovers``: elections won; ``reloads``: those of them after an error of one's own.
+    claimed. ``retried``: failed and timed-out attempts after which the job is tried again. ``cancelled``,
+    ``expired``: jobs that ended so. ``ignored``: requests for what is not there (any more), or that were refused.
+    ``late``: jobs that waited longer than their tenant's plan aims at. ``poisoned``: jobs given up after too many
+    losses. ``zombies``: reports of attempts whose lease was gone. ``malformed``: lane entries, events and requests
+    that could not be decoded. ``refused``: lanes that do not fit the tree. ``takeovers``: elections won;
+    ``reloads``: those of them after an error of one's own.
     """
 
     dispatched: int = 0
@@ -23,6 +26,11 @@ class Counters:
     timed_out: int = 0
     lost: int = 0
     returned: int = 0
+    retried: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    ignored: int = 0
+    late: int = 0
     poisoned: int = 0
     zombies: int = 0
     malformed: int = 0

@@ -6,21 +6,25 @@ and at most a twentieth of the dispatcher's time.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from heapq import nlargest
 from itertools import chain, islice
 from typing import Final
 
-from drr.backend import Backend
+from drr.backend import ITEM_LIMIT, Backend
 from drr.clock import Clock
 from drr.core.limits import UNLIMITED
 from drr.core.scheduler import NodeView
 from drr.dispatcher.engine import Engine
 from drr.dispatcher.pools import Pool
-from drr.dispatcher.status import NodeStatus, PoolStatus, Status, encode_status
+from drr.dispatcher.status import BacklogStatus, LimitStatus, NodeStatus, PoolStatus, Status, encode_status
 from drr.dispatcher.sweep import Sweep
 from drr.model import TenantPath
+
+log = logging.getLogger("drr.dispatcher")
 
 NODES_SHOWN: Final = 1000
 """Most nodes described per pool."""
@@ -67,7 +71,7 @@ class Describer:
             for name, pool in sorted(engine.backlog.pools.items())
         )
         counters = engine.counters.as_dict()
-        return Status(wall, self._name, self._version, now - self._since, counters, pools)
+        return Status(wall, self._name, self._version, now - self._since, counters, pools, _limits(engine))
 
     def _pool(self, pool: Pool, engine: Engine, sweep: Sweep, withheld: int, now: float, wall: float) -> PoolStatus:
         scheduler = pool.scheduler
@@ -90,9 +94,26 @@ class Describer:
             running=scheduler.running,
             active=len(pool.projects),
             charged=sum(child.charged for child in children),
-            nodes=tuple(_node(view, pool, queued, oldest, shares, wall) for view in shown),
+            nodes=tuple(_node(view, pool, queued, oldest, shares, engine, wall) for view in shown),
             omitted=len(scheduler.tree.nodes) - len(shown),
         )
+
+
+def _limits(engine: Engine) -> tuple[LimitStatus, ...]:
+    book, limits = engine.backlog.book, engine.entitlement.limits
+    return tuple(
+        LimitStatus(name, limit.concurrency, limit.rate, book.running(name), book.waiting(name))
+        for name, limit in sorted(limits.items())
+    )
+
+
+def _organisations(status: Status) -> dict[str, int]:
+    """Return the organisations that are shown, with how many jobs of theirs stand in lanes of all pools."""
+    queued: dict[str, int] = {}
+    for node in chain.from_iterable(pool.nodes for pool in status.pools):
+        if len(node.path) == 1:
+            queued[node.path[0]] = queued.get(node.path[0], 0) + node.queued
+    return queued
 
 
 def _relevant(pool: Pool, queued: Mapping[TenantPath, int], longest: Iterable[TenantPath]) -> list[NodeView]:
@@ -121,6 +142,7 @@ def _node(
     queued: Mapping[TenantPath, int],
     oldest: Mapping[TenantPath, float],
     shares: Mapping[TenantPath, float],
+    engine: Engine,
     wall: float,
 ) -> NodeStatus:
     path = node.path
@@ -142,6 +164,7 @@ def _node(
         hard_cap=None if node.hard_cap >= UNLIMITED else node.hard_cap,
         floor=node.floor,
         oldest_wait=max(0.0, wall - oldest.get(path, wall)) if waiting else 0.0,
+        wait_target=engine.entitlement.wait_target(path) if path else None,
     )
 
 
@@ -178,6 +201,8 @@ class StatusWriter:
         """Begin to describe a new engine."""
         self._describer = Describer(self._name, self._version, self._clock.monotonic())
         self._sweep: Sweep | None = None
+        self._deserted: set[str] = set()
+        """Pools of which was said that nobody works there."""
         self._due_at = float("-inf")
         self._commits = -1
         self._spent = 0.0
@@ -206,7 +231,24 @@ class StatusWriter:
         if lanes:
             sweep.correct(dict(zip(lanes, await backend.lane_lengths(lanes), strict=True)))
         began = self._clock.monotonic()
-        blob = encode_status(self._describer.describe(engine, sweep, began, self._clock.wall()))
+        status = self._describer.describe(engine, sweep, began, self._clock.wall())
+        self._warn_of_deserted(status)
+        organisations = dict(islice(_organisations(status).items(), ITEM_LIMIT))
+        works = await backend.waiting([(name,) for name in organisations]) if organisations else []
+        backlogs = tuple(
+            BacklogStatus(name, work.jobs, work.worker_seconds, max(0, work.jobs - queued))
+            for (name, queued), work in zip(organisations.items(), works, strict=True)
+        )
+        blob = encode_status(replace(status, backlogs=backlogs))
         now = self._clock.monotonic()
         self._due_at = max(self._due_at, now + (self._spent + now - began) / MOST_OF_THE_TIME)
         await backend.write_status(engine.token, blob)
+
+    def _warn_of_deserted(self, status: Status) -> None:
+        """Say in the log, once, that jobs wait in a pool in which nobody works."""
+        for pool in status.pools:
+            if pool.workers:
+                self._deserted.discard(pool.name)
+            elif pool.queued and pool.name not in self._deserted:
+                self._deserted.add(pool.name)
+                log.warning("%d jobs wait in pool %s, but no worker serves it", pool.queued, pool.name)

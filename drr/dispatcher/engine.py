@@ -8,9 +8,10 @@ Theory of operation
     unknown, nothing needs to be undone: the engine is thrown away and a new one is made from a new
     `Snapshot` under a new token. Takeover, restart and recovery are that one path.
 
-    A pass settles what has ended, gives back what was lost, charges overruns, buries what is no job, and
-    then takes decisions from every pool until no slot is free. It moves at most `ITEM_LIMIT` jobs in each
-    of these ways; what is over is left for the next pass.
+    A pass ends what has ended (`drr.dispatcher.closing`), carries out what was asked for (`requests`), brings
+    back what is due (`due`) or goes back, dooms what has expired, charges overruns, clears what is no job off the
+    lanes, and then takes decisions from every pool until no slot is free. It moves at most `ITEM_LIMIT` jobs in each
+    of these ways; the rest is left for the next. Before a pass the driver reads what it needs (`inquiry`, `inform`).
 
 What must stay in step
     holds of `Liveness`  == leases of the pools' schedulers == the store's leases after the commit
@@ -21,23 +22,25 @@ What must stay in step
 from __future__ import annotations
 
 import logging
+import random
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Final
 
 from drr.backend import (
     ITEM_LIMIT,
+    ChangeRecord,
     Commit,
+    DeadLetter,
     Dispatch,
-    Event,
-    EventKind,
+    DueJobs,
+    EstimateKey,
     Facts,
+    Located,
     MalformedEvent,
     NodeKey,
     Peek,
-    Requeue,
     Snapshot,
     Window,
     WorkerRecord,
@@ -45,23 +48,26 @@ from drr.backend import (
 from drr.core.jobs import Job
 from drr.dispatcher.backlog import Backlog
 from drr.dispatcher.batch import Batch, Plan, Rules
+from drr.dispatcher.charging import accrue, mark_cancelled, note_claims
+from drr.dispatcher.closing import Closer
 from drr.dispatcher.counters import Counters
-from drr.dispatcher.endings import conclude, give_up, give_up_reason, held_seconds
-from drr.dispatcher.liveness import Capacity, Cause, Gone, Hold, Liveness
+from drr.dispatcher.due import Due
+from drr.dispatcher.endings import end_unstarted
+from drr.dispatcher.entitlement import Entitlement
+from drr.dispatcher.inbox import Inbox
+from drr.dispatcher.learning import learned, restore
+from drr.dispatcher.ledger import book_expired, waiting_changes
+from drr.dispatcher.liveness import Capacity, Gone, Hold, Liveness
 from drr.dispatcher.pools import earlier_faults
+from drr.dispatcher.requests import Inquiry, Requests
 from drr.dispatcher.windows import LaneWindow
 from drr.errors import InvalidConfiguration
-from drr.model import Header, Lease, NodePolicy, NodeState, Outcome, PoolPolicy, Settings, TenantPath
+from drr.model import Header, JobState, Lease, NodePolicy, NodeState, PoolPolicy, Settings, TenantPath
 
 log = logging.getLogger("drr.dispatcher")
 
 ACCRUAL: Final = 1.0
 """Seconds between two charges of running attempts that are older than their charge."""
-_OUTCOMES: Final = {
-    EventKind.SUCCEEDED: Outcome.SUCCEEDED,
-    EventKind.FAILED: Outcome.FAILED,
-    EventKind.TIMED_OUT: Outcome.TIMED_OUT,
-}
 _NO_CAPACITY: Final = Capacity(0, 0)
 
 
@@ -78,28 +84,35 @@ class Engine:
         counters: Counters | None = None,
         *,
         trusting: bool = True,
+        rng: random.Random | None = None,
     ) -> None:
-        """``trusting``: take an announced head at its word at once, instead of reading its lane for one lease."""
+        """``trusting``: take an announced head at its word at once, instead of reading its lane for one lease.
+
+        ``rng``: for the jitter of retries.
+        """
         self.token = token
         self.rules = rules or Rules()
         self.counters = counters or Counters()
         self._tally = Counters()
         """What the pass in the making does; it goes into ``counters`` when that has succeeded."""
         trusting_from = now if trusting else now + self.rules.lease
-        self.backlog = Backlog(snapshot.settings, self.rules.depth, self._tally, trusting_from)
-        self.liveness = Liveness(self.rules.lease, self.rules.heartbeat, now)
+        self.backlog = Backlog(Entitlement(snapshot.settings), self.rules.depth, self._tally, trusting_from)
+        self.liveness = Liveness(self.rules.lease, self.rules.heartbeat, now, self._lease_of)
+        self._closer = Closer(self.backlog, self.liveness, self.rules, self._tally, rng or random.Random())
+        self._requests = Requests(self.backlog, self.liveness, self._closer, self._tally, self.entitle)
+        self._due = Due(snapshot.due_at)
         self.position = snapshot.position
         self.workers_due = False
         """Whether a worker came, changed or left since the last `look`."""
         self._settings_changed = False
+        self._changes: deque[ChangeRecord] = deque()
         self._passes = snapshot.passes
-        self._facts: deque[Facts] = deque()
-        self._applied = 0
-        """Events of the first batch in ``_facts`` that earlier passes have applied."""
+        self._inbox = Inbox()
         self._gone: deque[Gone] = deque()
         self._dead: dict[str, str] = {}
         self._forgotten: dict[NodeKey, NodeState | None] = {}
         """Accounts to be taken out of the store with the next commit."""
+        self._unlearned: dict[EstimateKey, bytes | None] = {}
         self._accrued = now
         self._tokens = count(1)
         self._token_stem = f"{token.rpartition(':')[2][:16]}."
@@ -116,6 +129,7 @@ class Engine:
                 self._forgotten[name, path] = None  # from a time when paths were longer
         for name, of_pool in states.items():
             self.backlog.pool(name).scheduler.restore(of_pool)
+        self._unlearned = restore(self.backlog, snapshot.estimates)
         for lease in snapshot.leases:
             self._adopt(lease, now, wall)
         self.backlog.load(snapshot.lanes)
@@ -125,7 +139,7 @@ class Engine:
         """Go on with a running attempt.
 
         Its age comes from the wall clock of whoever dispatched it, which may have been wrong: it is taken to
-        be at least as old as its overrun charges say.
+        be at least as old as its overrun charges say. (Of a learned estimate nobody knows what it was then.)
         """
         header = lease.header
         if len(header.lane.path) != self.rules.depth:
@@ -134,12 +148,15 @@ class Engine:
         pool = self.backlog.pool(header.lane.pool)
         estimate = pool.estimate(header)
         age = max(0.0, wall - lease.dispatched_at)
-        if lease.charged > estimate:
+        if header.estimate is not None and lease.charged > estimate:
             age = max(age, lease.charged)
         number, faults = self.backlog.next_number(), earlier_faults(header)
-        job = Job(number, header.lane.path, estimate, header.lane.priority, faults)
+        job = Job(number, header.lane.path, estimate, header.lane.priority, faults, limits=header.lane.limits)
         pool.scheduler.adopt(job, lease.token, now - age, lease.charged, lease.excused)
-        self.liveness.add(Hold(lease, now - age, now))
+        hold = Hold(lease, now - age, now)
+        self.liveness.add(hold)
+        if lease.cancelled:
+            self.liveness.cancel(hold, now)
 
     def opening(self) -> list[Peek]:
         """Return the next reads of a start: they are to be answered by `opened` until there are none."""
@@ -153,8 +170,30 @@ class Engine:
 
     def feed(self, facts: Facts) -> None:
         """Note a batch of news; it is applied by one of the next passes."""
-        self._facts.append(facts)
+        self._inbox.add(facts)
         self.workers_due |= facts.workers_changed
+        self._due.hear(facts.due_at)
+
+    def inquiry(self, wall: float) -> Inquiry:
+        """Return what must be read right before the next pass, for `inform`."""
+        return Inquiry(wall if self._due.has_come(wall) else None, *Requests.inquiry(self._inbox.requests()))
+
+    def inform(
+        self,
+        due: DueJobs | None = None,
+        located: Mapping[str, Located | None] | None = None,
+        letters: Mapping[int, DeadLetter | None] | None = None,
+    ) -> None:
+        """Take over what the store answered to an `inquiry`. No commit may come between that and the next `step`."""
+        if due is not None:
+            self._due.answered(due)
+        self._requests.inform(located or {}, letters or {})
+
+    def next_at(self, now: float, wall: float) -> float | None:
+        """Return the monotonic time at which a pass is worth trying though nothing has happened, if there is one."""
+        due = None if self._due.next_at is None else now + self._due.next_at - wall
+        moments = [at for at in (due, self.backlog.book.next_start(now), self.liveness.next_lapse) if at is not None]
+        return min(moments, default=None)
 
     def look(self, records: Sequence[WorkerRecord], asked: float, now: float) -> None:
         """Take in all workers' records, asked for at ``asked`` and here at ``now``."""
@@ -167,20 +206,33 @@ class Engine:
         if gone:
             log.warning("%d attempts go back to their lanes (%s ...)", len(gone), gone[0].cause.value)
 
+    def entitle(self, entitlement: Entitlement, changes: Sequence[ChangeRecord] = ()) -> None:
+        """Change what tenants are entitled to. It binds at once; the next commit stores it, with ``changes``."""
+        self.backlog.entitle(entitlement)
+        self.liveness.leases_changed()
+        self._settings_changed = True
+        self._changes.extend(changes)
+
+    @property
+    def entitlement(self) -> Entitlement:
+        """What tenants are entitled to now."""
+        return self.backlog.entitlement
+
     def set_policy(self, pool: str, path: TenantPath, policy: NodePolicy | None) -> None:
         """Change (or with ``None`` reset) a node's policy. It binds at once and is stored with the next commit."""
-        self.backlog.set_node(pool, path, policy)
-        self._settings_changed = True
+        self.entitle(self.entitlement.with_node(pool, path, policy))
 
     def set_pool(self, pool: str, policy: PoolPolicy) -> None:
         """Change a pool's settings. They bind at once and are stored with the next commit."""
-        self.backlog.set_pool(pool, policy)
-        self._settings_changed = True
+        self.entitle(self.entitlement.with_pool(pool, policy))
+
+    def _lease_of(self, pool: str) -> float | None:
+        return self.entitlement.pool(pool).lease
 
     @property
     def settings(self) -> Settings:
         """The settings in force."""
-        return self.backlog.settings
+        return self.entitlement.settings
 
     def slots(self, pool: str) -> int:
         """Return the live slots of a pool."""
@@ -192,19 +244,26 @@ class Engine:
     def step(self, now: float, wall: float) -> Plan | None:
         """Return the next pass, or ``None`` if there is nothing to do. Its outcome goes to `confirm`."""
         batch = Batch()
+        self.backlog.book.advance(now)
+        self._requests.begin()
         self._apply_facts(batch, now, wall)
-        if batch.skipped:
-            first = batch.skipped[0]
-            log.warning("%d events cannot be decoded (%s: %.80r ...)", len(batch.skipped), first.reason, first.raw)
+        self._requests.end()
         self._apply_gone(batch, now, wall)
-        self._give_back(batch)
+        self._closer.lapse(batch, now, wall)
+        self._due.mature(batch, self.backlog, self._tally, wall, self._requests.dropped)
+        self._closer.give_back(batch)
+        self._doom_expired(batch, wall)
+        mark_cancelled(batch, self.liveness)
         if now - self._accrued >= ACCRUAL:
-            self._accrue(batch, now)
-        self._note_claims(batch)
-        self.backlog.bury(batch)
+            self._accrued = now
+            accrue(batch, self.backlog, self.liveness, now)
+        note_claims(batch, self.liveness)
+        self.backlog.clear(batch)
         if self.liveness.changed:
             self._set_slots(now)
         self._dispatch(batch, now, wall)
+        while self._changes and len(batch.changes) < ITEM_LIMIT:
+            batch.changes.append(self._changes.popleft())
         batch.due |= bool(self._dead) or self._settings_changed
         peeks = self.backlog.windows.requests()
         if not batch.empty:
@@ -219,20 +278,33 @@ class Engine:
     def _seal(self, batch: Batch) -> Commit:
         self._passes += 1
         dead, self._dead = self._dead, {}
+        unlearned, self._unlearned = self._unlearned, {}
         settings = self.settings if self._settings_changed else None
         self._settings_changed = False
+        for postpone in batch.postpones:
+            self._due.hear(postpone.due_at)
         return Commit(
             self.token,
             self._passes,
             self.position,
-            batch.settlements,
-            batch.requeues,
-            batch.burials,
-            batch.dispatches,
-            batch.charges,
-            self._touched(),
-            settings,
-            dead,
+            settlements=batch.settlements,
+            requeues=batch.requeues,
+            postpones=batch.postpones,
+            matures=batch.matures,
+            revivals=batch.revivals,
+            drops_delayed=batch.drops_delayed,
+            strikes=batch.strikes,
+            removals=batch.removals,
+            dispatches=batch.dispatches,
+            charges=batch.charges,
+            stops=batch.stops,
+            nodes=self._touched(),
+            estimates={**unlearned, **learned(self.backlog)},
+            settings=settings,
+            changes=batch.changes,
+            usage=batch.usage,
+            waiting=waiting_changes(batch),
+            forget_workers=dead,
         )
 
     def _touched(self) -> dict[NodeKey, NodeState | None]:
@@ -246,77 +318,47 @@ class Engine:
                 del self.backlog.pools[name]
         return nodes
 
-    # --- what has ended -------------------------------------------------------------------------------
+    # --- what has happened ----------------------------------------------------------------------------
 
     def _apply_facts(self, batch: Batch, now: float, wall: float) -> None:
-        while self._facts:
-            facts = self._facts[0]
-            for event in facts.events[self._applied :] if self._applied else facts.events:
-                if batch.full:
-                    return
-                self._applied += 1
-                self._end(event, batch, now, wall)
-            self._applied = 0
+        while (facts := self._inbox.first) is not None and self._apply(facts, batch, now, wall):
+            self.position = self._inbox.finish()
+            batch.due = True
+        batch.warn_of_skipped()
+
+    def _apply(self, facts: Facts, batch: Batch, now: float, wall: float) -> bool:
+        """Go on applying a batch of news; return whether that is finished."""
+        inbox = self._inbox
+        while not batch.full and (event := inbox.next_event()) is not None:
+            if isinstance(event, MalformedEvent):
+                self._tally.malformed += 1
+                batch.skipped.append(event)
+            else:
+                self._closer.report(event, batch, now, wall)
+        if batch.full:
+            return False
+        if inbox.take_lanes():
             for lane, head in facts.lanes:
                 self.backlog.announced(lane, head, now)
-            self.position = facts.position
-            batch.due = True
-            self._facts.popleft()
-
-    def _end(self, event: Event | MalformedEvent, batch: Batch, now: float, wall: float) -> None:
-        if isinstance(event, MalformedEvent):
-            self._tally.malformed += 1
-            batch.skipped.append(event)
-            return
-        hold = self.liveness.remove(event.token)
-        if hold is None:
-            self._tally.zombies += 1
-            log.debug("a report of attempt %s comes too late: its lease is gone", event.token)
-            return
-        held = held_seconds(event.seconds, now - hold.since)
-        if event.kind is EventKind.RETURNED:
-            self._lose(hold, Cause.HANDED_BACK, held, batch, wall)
-            return
-        self.backlog.pools[hold.pool].scheduler.settle(event.token, _OUTCOMES[event.kind], held)
-        batch.settlements.append(conclude(hold.lease, event, held, wall))
-        if event.kind is EventKind.SUCCEEDED:
-            self._tally.succeeded += 1
-        elif event.kind is EventKind.FAILED:
-            self._tally.failed += 1
-        else:
-            self._tally.timed_out += 1
+        while (request := inbox.next_request()) is not None:
+            if not self._requests.carry_out(request, batch, now, wall):
+                return False
+            inbox.request_done()
+        return True
 
     def _apply_gone(self, batch: Batch, now: float, wall: float) -> None:
         while self._gone and not batch.full:
-            token, cause = self._gone.popleft()
-            hold = self.liveness.remove(token)
-            if hold is not None:
-                held = 0.0 if cause is Cause.UNCLAIMED else max(0.0, now - hold.since)
-                self._lose(hold, cause, held, batch, wall)
+            self._closer.lose(*self._gone.popleft(), batch, now, wall)
 
-    def _lose(self, hold: Hold, cause: Cause, held: float, batch: Batch, wall: float) -> None:
-        """End an attempt that has no outcome: its job goes back to the head of its lane, or is given up."""
-        lease = hold.lease
-        outcome = Outcome.LOST if cause.counts else Outcome.RETURNED
-        self.backlog.pools[hold.pool].scheduler.settle(lease.token, outcome, held)
-        losses = lease.header.losses + (1 if cause.counts else 0)
-        reason = give_up_reason(lease, losses, cause, self.rules.poison_after)
-        if cause.counts:
-            self._tally.lost += 1
-        else:
-            self._tally.returned += 1
-        if reason:
-            self._tally.poisoned += 1
-            log.error("job %s is given up: %s", lease.header.job_id, reason)
-            batch.settlements.append(give_up(lease, held, wall, reason))
-        else:
-            batch.returned.append((lease, losses))
-
-    def _give_back(self, batch: Batch) -> None:
-        """Put returned jobs at the heads of their lanes, the oldest in front."""
-        for lease, losses in sorted(batch.returned, key=_sequence, reverse=True):
-            batch.requeues.append(Requeue(lease, lease.attempt, losses))
-            self.backlog.give_back(replace(lease.header, attempts=lease.attempt, losses=losses))
+    def _doom_expired(self, batch: Batch, wall: float) -> None:
+        """Let no job start whose deadline has passed; those beyond the windows are found when they come in."""
+        for window, places in self.backlog.windows.expired(wall):
+            for place in places:
+                header = window.entries[place]
+                assert isinstance(header, Header), "only jobs expire"
+                self.backlog.doom(window, place, end_unstarted(header, JobState.EXPIRED, wall))
+                book_expired(batch, header, wall)
+            self._tally.expired += len(places)
 
     # --- what starts ----------------------------------------------------------------------------------
 
@@ -339,6 +381,8 @@ class Engine:
                 lease = Lease(token, header, header.attempts + 1, wall, running.charged, "", running.excused)
                 holds[token] = Hold(lease, now, now)
                 dispatches.append(Dispatch(header, lease))
+                if window.wait_target is not None and _came_late(header, window.wait_target, wall):
+                    self._tally.late += 1
                 pool.refill(window)
                 backlog.note_head(window)
         self._tally.dispatched += len(dispatches)
@@ -350,29 +394,7 @@ class Engine:
             slots, withheld = capacities.get(name, _NO_CAPACITY)
             self.backlog.pool(name).scheduler.set_slots(slots, withheld)
 
-    # --- charges --------------------------------------------------------------------------------------
 
-    def _accrue(self, batch: Batch, now: float) -> None:
-        """Charge what runs longer than it is charged for, and forget accounts that say nothing any more."""
-        self._accrued = now
-        for pool in self.backlog.pools.values():
-            for running in pool.scheduler.accrue(now):
-                hold = self.liveness.holds[str(running.token)]
-                hold.lease = lease = replace(hold.lease, charged=running.charged, excused=running.excused)
-                batch.charges[lease.token] = lease
-            pool.scheduler.sweep()
-
-    def _note_claims(self, batch: Batch) -> None:
-        """Write into the ledger which workers hold what, as far as heartbeats have told."""
-        if not self.liveness.claimed:
-            return
-        claimed, self.liveness.claimed = self.liveness.claimed, []
-        for hold in claimed:
-            token = hold.lease.token
-            if token in self.liveness.holds and hold.lease.worker != hold.worker:
-                hold.lease = replace(hold.lease, worker=hold.worker)
-                batch.charges[token] = hold.lease
-
-
-def _sequence(returned: tuple[Lease, int]) -> int:
-    return returned[0].header.sequence
+def _came_late(header: Header, target: float, wall: float) -> bool:
+    """Return whether a job waited too long for its first start; of one that was put off nobody knows."""
+    return not header.attempts and not header.returned and wall - header.submitted_at > target

@@ -8,6 +8,7 @@ a lone fact is committed at once, and under load batches form by themselves.
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable
 from typing import Final
 
@@ -31,11 +32,19 @@ RENEWALS_PER_LEASE: Final = 3
 LOOKS_PER_LEASE: Final = 6
 LONGEST_BETWEEN_LOOKS: Final = 5.0
 LONGEST_TICK: Final = 0.5
+LONGEST_PAUSE: Final = 1.0
+"""Most seconds of waiting for something that is due: by then the wall clock is looked at again."""
+SHORTEST_PAUSE: Final = 0.001
 
 
 def tick_of(lease: float, leader_lease: float) -> float:
     """Return the seconds between two wake-ups that suffice for everything that happens by time alone."""
     return min(leader_lease / RENEWALS_PER_LEASE / 2, lease / LOOKS_PER_LEASE / 2, LONGEST_TICK)
+
+
+def _look_every(engine: Engine) -> float:
+    """Return the seconds between two looks at the workers."""
+    return min(engine.liveness.shortest_lease / LOOKS_PER_LEASE, LONGEST_BETWEEN_LOOKS)
 
 
 class Leadership:
@@ -56,13 +65,15 @@ class Leadership:
         status: StatusWriter,
         trusting: bool,
         recorder: Recorder | None = None,
+        rng: random.Random | None = None,
     ) -> None:
+        """``rng``: for the jitter of retries."""
+        self._rng = rng
         self._backend = backend
         self._clock = clock
         self._token = token
         self._rules = rules
         self._renew_every = leader_lease / RENEWALS_PER_LEASE
-        self._look_every = min(rules.lease / LOOKS_PER_LEASE, LONGEST_BETWEEN_LOOKS)
         self._news = news
         self._wake = wake
         self._changes = changes
@@ -100,6 +111,7 @@ class Leadership:
             self._rules,
             self._counters,
             trusting=self._trusting,
+            rng=self._rng,
         )
         while peeks := engine.opening():
             engine.opened(await self._backend.peek(peeks))
@@ -116,13 +128,15 @@ class Leadership:
         for facts in self._news.take():
             engine.feed(facts)
         now = self._clock.monotonic()
-        if engine.workers_due or now - self._looked_at >= self._look_every:
+        if engine.workers_due or now - self._looked_at >= _look_every(engine):
             records = await self._backend.workers()
             self._looked_at = self._clock.monotonic()
             engine.look(records, now, self._looked_at)
         describing = await self._status.go_on(engine, self._backend)
         self._changes.apply(engine)
-        plan = engine.step(self._clock.monotonic(), self._clock.wall())
+        wall = self._clock.wall()
+        await self._inquire(engine, wall)
+        plan = engine.step(self._clock.monotonic(), wall)
         if plan is not None:
             await self._carry_out(engine, plan)
             if plan.commit is not None:
@@ -132,7 +146,30 @@ class Leadership:
         if describing:
             await anyio.lowlevel.checkpoint()
         else:
+            await self._pause(engine)
+
+    async def _inquire(self, engine: Engine, wall: float) -> None:
+        """Read what the next pass needs. Only commits move jobs, and none comes between: it holds till then."""
+        inquiry = engine.inquiry(wall)
+        if inquiry.empty:
+            return
+        due = None if inquiry.until is None else await self._backend.due(inquiry.until)
+        located = await self._backend.locate(inquiry.jobs) if inquiry.jobs else []
+        letters = await self._backend.letters(inquiry.letters) if inquiry.letters else []
+        engine.inform(
+            due,
+            dict(zip(inquiry.jobs, located, strict=True)),
+            dict(zip(inquiry.letters, letters, strict=True)),
+        )
+
+    async def _pause(self, engine: Engine) -> None:
+        """Wait until something happens, or something is due. The wall clock may jump, so no wait on it is long."""
+        now = self._clock.monotonic()
+        at = engine.next_at(now, self._clock.wall())
+        if at is None:
             await self._wake.wait()
+        else:
+            await self._wake.wait_for(self._clock, min(max(at - now, SHORTEST_PAUSE), LONGEST_PAUSE))
 
     async def _carry_out(self, engine: Engine, plan: Plan) -> None:
         if plan.commit is None:

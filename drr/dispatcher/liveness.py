@@ -17,11 +17,18 @@ Which unclaimed attempt counts as a loss
     if some worker of its pool fell silent, died or was replaced after the dispatch, with a slot free as far
     as was known: that one will have swallowed it, the oldest first and no more than it had slots. If there
     is none, nobody had the attempt, and its job is not blamed.
+
+Leases may differ from pool to pool: an attempt is judged by its pool's, a worker by the longest of its pools'.
+
+Cancelled attempts
+    From the cancellation on no heartbeat extends a hold: it *lapses* one lease later, whatever is listed. A worker
+    that still lists the attempt then is busy with a *ghost*, and the slot is withheld from its pool until the
+    worker reports it, no longer lists it, or is gone. (A new leader does not know of ghosts.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -30,6 +37,8 @@ from drr.model import Lease
 
 WATCHFUL: Final = 0.5
 """Longest gap between two looks, in leases, over which what was not seen still counts."""
+BEATS_PER_LEASE: Final = 3
+"""A pool's lease counts as at least so many heartbeats, or living workers would lose what they hold."""
 MISSED_BEATS: Final = 2
 """Heartbeats missed after which a worker is suspect: its free slots are given no new attempts."""
 
@@ -55,15 +64,19 @@ _BLAMED = frozenset({Cause.WORKER_DEAD, Cause.WORKER_REPLACED, Cause.DROPPED, Ca
 
 
 class Hold:
-    """A live lease under watch. ``since``, ``seen``: monotonic; ``worker``, ``incarnation``: who lists it, if any."""
+    """A live lease under watch. ``since``, ``seen``: monotonic; ``worker``, ``incarnation``: who lists it, if any.
 
-    __slots__ = ("incarnation", "lease", "pool", "seen", "since", "worker")
+    ``lapses``: of a cancelled one, when it ends at the latest.
+    """
+
+    __slots__ = ("incarnation", "lapses", "lease", "pool", "seen", "since", "worker")
 
     def __init__(self, lease: Lease, since: float, seen: float) -> None:
         self.lease = lease
         self.pool = lease.header.lane.pool
         self.since = since
         self.seen = seen
+        self.lapses: float | None = None
         self.worker = ""
         self.incarnation = ""
 
@@ -85,16 +98,18 @@ class Capacity(NamedTuple):
 class _Watched:
     """A worker. ``beat_at``: when its counter was last seen to move; ``claims``: its holds by pool.
 
-    ``blamed``: unclaimed attempts by pool that it is taken to have swallowed since.
+    ``blamed``: unclaimed attempts by pool that it is taken to have swallowed since. ``ghosts``: pools by token of
+    ended attempts that it is still busy with.
     """
 
-    __slots__ = ("beat_at", "blamed", "claims", "record")
+    __slots__ = ("beat_at", "blamed", "claims", "ghosts", "record")
 
     def __init__(self, record: WorkerRecord, now: float) -> None:
         self.record = record
         self.beat_at = now
         self.claims: dict[str, int] = {}
         self.blamed: dict[str, int] = {}
+        self.ghosts: dict[str, str] = {}
 
     def take_blame(self, pool: str) -> bool:
         """Return whether it may have swallowed (another) attempt of ``pool``."""
@@ -108,14 +123,20 @@ class _Watched:
 class Liveness:
     """The live workers and holds of one leader."""
 
-    def __init__(self, lease: float, heartbeat: float, now: float) -> None:
-        """``lease``, and the longest ``heartbeat`` interval of any worker, in seconds."""
+    def __init__(
+        self, lease: float, heartbeat: float, now: float, lease_of: Callable[[str], float | None] | None = None
+    ) -> None:
+        """``lease``, and the longest ``heartbeat`` interval of any worker, in seconds; ``lease_of``: a pool's own."""
         self.holds: dict[str, Hold] = {}
         self.claimed: list[Hold] = []
         """Holds that got a worker since this list was last taken."""
         self.changed = True
         """Whether `capacities` may have changed; who acts on that lowers it."""
         self._lease = lease
+        self._lease_of = lease_of
+        self._leases: dict[str, float] = {}
+        self._least = heartbeat * BEATS_PER_LEASE
+        self._lapsing: dict[str, Hold] = {}
         self._suspect_after = heartbeat * MISSED_BEATS
         self._looked_at = now
         self._workers: dict[str, _Watched] = {}
@@ -127,18 +148,69 @@ class Liveness:
         """The records of all live workers, by name."""
         return {name: watched.record for name, watched in self._workers.items()}
 
+    # --- leases ---------------------------------------------------------------------------------------
+
+    def lease_of(self, pool: str) -> float:
+        """Return the seconds of silence after which an attempt of a pool is lost."""
+        found = self._leases.get(pool)
+        if found is None:
+            own = self._lease_of(pool) if self._lease_of is not None else None
+            found = self._leases[pool] = self._lease if own is None else max(own, self._least)
+        return found
+
+    def leases_changed(self) -> None:
+        """Pools may have other leases from now on."""
+        self._leases.clear()
+
+    @property
+    def shortest_lease(self) -> float:
+        """The shortest lease of any pool that was asked for: how often to look follows from it."""
+        return min(self._leases.values(), default=self._lease)
+
+    def _lease_of_worker(self, watched: _Watched) -> float:
+        pools = [*watched.record.slots, *(pool for pool, claims in watched.claims.items() if claims)]
+        return max(map(self.lease_of, pools), default=self._lease)
+
     # --- holds ----------------------------------------------------------------------------------------
 
     def add(self, hold: Hold) -> None:
         """Watch the lease of a new attempt."""
         self.holds[hold.lease.token] = hold
 
-    def remove(self, token: str) -> Hold | None:
-        """Stop watching a lease that ends; ``None`` if it is not live (any more)."""
+    def remove(self, token: str, *, ghost: bool = False) -> Hold | None:
+        """Stop watching a lease that ends; ``None`` if it is not live (any more).
+
+        ``ghost``: if a worker lists it, its slot is withheld until the worker no longer does.
+        """
         hold = self.holds.pop(token, None)
-        if hold is not None and hold.worker:
-            self._unclaim(hold)
+        if hold is not None:
+            self._lapsing.pop(token, None)
+            if hold.worker:
+                if ghost and (watched := self._workers.get(hold.worker)) is not None and self._is_claimed(hold):
+                    watched.ghosts[token] = hold.pool
+                    self.changed = True
+                self._unclaim(hold)
         return hold
+
+    def cancel(self, hold: Hold, now: float) -> None:
+        """A hold's job was cancelled: it lapses one lease from ``now``."""
+        hold.lapses = now + self.lease_of(hold.pool)
+        self._lapsing[hold.lease.token] = hold
+
+    def lapsed(self, now: float) -> list[str]:
+        """Return the cancelled attempts whose time is over."""
+        return [token for token, hold in self._lapsing.items() if hold.lapses is not None and hold.lapses <= now]
+
+    @property
+    def next_lapse(self) -> float | None:
+        """When the first of the cancelled attempts lapses."""
+        return next((hold.lapses for hold in self._lapsing.values()), None)
+
+    def forget_ghost(self, token: str) -> None:
+        """A worker has reported an attempt that had ended before: the slot is free."""
+        for watched in self._workers.values():
+            if watched.ghosts.pop(token, None) is not None:
+                self.changed = True
 
     def _unclaim(self, hold: Hold) -> None:
         watched = self._workers.get(hold.worker)
@@ -153,7 +225,7 @@ class Liveness:
 
         Returns the attempts that are gone, and the dead workers (name to incarnation) to be forgotten.
         """
-        if now - self._looked_at > self._lease * WATCHFUL:
+        if now - self._looked_at > self.shortest_lease * WATCHFUL:
             self._start_anew(now)
         self._looked_at = now
         self.changed = True
@@ -188,6 +260,8 @@ class Liveness:
         watched.record = record
         watched.beat_at = now
         watched.blamed.clear()
+        if watched.ghosts:
+            watched.ghosts = {token: watched.ghosts[token] for token in record.held if token in watched.ghosts}
         self._claim(watched, record.held, now)
 
     def _claim(self, watched: _Watched, tokens: Iterable[str], now: float) -> None:
@@ -220,20 +294,25 @@ class Liveness:
     def _bury_silent(self, asked: float, now: float, gone: list[Gone]) -> dict[str, str]:
         dead = {}
         for name, watched in list(self._workers.items()):
-            if asked - watched.beat_at >= self._lease:
+            if asked - watched.beat_at >= self._lease_of_worker(watched):
                 dead[name] = watched.record.incarnation
                 self._casualties.append((now, watched))
                 self._part(name, Cause.WORKER_DEAD, gone)
         return dead
 
     def _find_unseen(self, asked: float, known: set[str], gone: list[Gone]) -> None:
-        limit = asked - self._lease
-        self._casualties = [casualty for casualty in self._casualties if casualty[0] > limit - self._lease]
+        for pool in {hold.pool for hold in self.holds.values()}:
+            self.lease_of(pool)
+        longest = max(self._leases.values(), default=self._lease)
+        self._casualties = [casualty for casualty in self._casualties if casualty[0] > asked - 2 * longest]
         for token, hold in self.holds.items():
-            if hold.seen <= limit and token not in known:
+            if hold.seen <= asked - self._leases[hold.pool] and token not in known:
                 gone.append(Gone(token, self._cause_of_silence(hold, asked)))
 
     def _cause_of_silence(self, hold: Hold, asked: float) -> Cause:
+        watched = self._workers.get(hold.worker)
+        if watched is not None and asked - watched.beat_at >= self._leases[hold.pool]:
+            return Cause.WORKER_DEAD  # as far as this pool's lease goes
         if hold.worker:
             return Cause.DROPPED
         for at, watched in self._casualties:
@@ -249,7 +328,8 @@ class Liveness:
     def capacities(self, now: float) -> dict[str, Capacity]:
         """Return every pool's slots.
 
-        A draining worker counts with the slots it still has busy. A worker that missed two beats
+        A draining worker counts with the slots it still has busy. A slot that is busy with a
+        ghost is withheld. A worker that missed two beats
         counts in full, but its free slots are withheld: what is sent there may be lost.
         """
         found: dict[str, Capacity] = {}
@@ -259,7 +339,9 @@ class Liveness:
             for pool, slots in record.slots.items():
                 busy = watched.claims.get(pool, 0)
                 live = busy if record.draining else slots
-                withheld = max(0, live - busy) if suspect else 0
+                haunted = sum(1 for of in watched.ghosts.values() if of == pool) if watched.ghosts else 0
+                live = min(slots, live + haunted) if record.draining else live
+                withheld = max(0, live - busy) if suspect else min(haunted, max(0, live - busy))
                 old = found.get(pool, _NO_CAPACITY)
                 found[pool] = Capacity(old.slots + live, old.withheld + withheld)
         return found

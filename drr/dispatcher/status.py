@@ -25,7 +25,8 @@ class NodeStatus:
     ``share``: fraction of all worker-seconds that the pool was charged in the last minute. ``waits``: why
     nothing of it starts now, or empty: "no workers", "no free slot", "capped", "reserve". ``lane``:
     "parked", "floor", "under cap" or "borrowing". ``oldest_wait``: seconds since the submission of the job
-    that starts next, 0 if none waits. Caps and floor are as they are resolved now; ``None``: no cap.
+    that starts next, 0 if none waits; ``wait_target``: how long it should be at most by the tenant's plan, if that
+    says so. Caps and floor are as they are resolved now; ``None``: no cap.
     """
 
     path: TenantPath
@@ -44,6 +45,12 @@ class NodeStatus:
     hard_cap: int | None
     floor: int
     oldest_wait: float
+    wait_target: float | None = None
+
+    @property
+    def late(self) -> bool:
+        """Whether the job that starts next has waited longer than it should."""
+        return self.wait_target is not None and self.oldest_wait > self.wait_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +76,32 @@ class PoolStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitStatus:
+    """A shared limit: its settings (``None``: no bound), jobs that hold it, and jobs known here that wait for it."""
+
+    name: str
+    concurrency: int | None
+    rate: float | None
+    running: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogStatus:
+    """What backlog limits count of an organisation, in all pools: jobs, worker-seconds, and how many are put off."""
+
+    organisation: str
+    jobs: int
+    worker_seconds: float
+    delayed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
-    """What a leader says of itself. ``at``: its wall clock. ``counters`` are `Counters` by name."""
+    """What a leader says of itself. ``at``: its wall clock. ``counters`` are `Counters` by name.
+
+    ``backlogs``: of organisations that are shown in some pool.
+    """
 
     at: float
     dispatcher: str
@@ -78,6 +109,8 @@ class Status:
     leading_for: float
     counters: dict[str, int]
     pools: tuple[PoolStatus, ...]
+    limits: tuple[LimitStatus, ...] = ()
+    backlogs: tuple[BacklogStatus, ...] = ()
 
 
 def encode_status(status: Status) -> bytes:
@@ -92,7 +125,10 @@ def decode_status(blob: bytes) -> Status:
     """
     raw = unpack("status", blob)
     try:
-        return cast(Status, _read(Status, raw, pools=tuple(_read_pool(pool) for pool in raw["pools"])))
+        pools = tuple(_read_pool(pool) for pool in raw["pools"])
+        limits = tuple(_read(LimitStatus, limit) for limit in raw["limits"])
+        backlogs = tuple(_read(BacklogStatus, backlog) for backlog in raw["backlogs"])
+        return cast(Status, _read(Status, raw, pools=pools, limits=limits, backlogs=backlogs))
     except (KeyError, TypeError, AttributeError) as error:
         raise MalformedMessage("status", f"{type(error).__name__}: {error}") from error
 

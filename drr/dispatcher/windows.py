@@ -13,12 +13,14 @@ that holds jobs is not announced. So a window that has run dry stays open until 
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeAlias
 
-from drr.backend import ITEM_LIMIT, Malformed, Peek, Window
+from drr.backend import ITEM_LIMIT, Malformed, Peek, Struck, Window
 from drr.core.jobs import Job
+from drr.dispatcher.deadlines import NEVER_EXPIRES, Deadlines
 from drr.errors import CommitRefused
-from drr.model import Header, Lane
+from drr.model import Completion, Header, Lane
 
 UNKNOWN: Final = -1
 FIRST: Final = 4
@@ -39,24 +41,38 @@ BUDGET: Final = 100_000
 _IDLE, _LOW, _DRY = range(3)
 
 
+class Doomed(NamedTuple):
+    """A job that waits and is not to start: it was cancelled or has expired. The next passes take it away."""
+
+    header: Header
+    completion: Completion
+
+
+Entry: TypeAlias = Header | Malformed | Struck | Doomed
+"""What a window holds. Only headers are offered to the core, and nothing that stands behind something else."""
+
+
 class LaneWindow:
     """The first entries of one lane, in the lane's order.
 
     ``jobs``: what the core has been offered of them, from the head on. ``rest``: how many more the store
     holds behind the entries as of the last look, or `UNKNOWN`. ``read_at``: the number of the pass that read
-    last. ``target``: entries that the next read fills it up to.
+    last. ``target``: entries that the next read fills it up to. ``expires``: no entry's deadline is earlier.
+    ``wait_target``: seconds that a job of this tenant should wait at most, if its plan says so.
     """
 
-    __slots__ = ("entries", "jobs", "lane", "read_at", "rest", "target", "wanted")
+    __slots__ = ("entries", "expires", "jobs", "lane", "read_at", "rest", "target", "wait_target", "wanted")
 
     def __init__(self, lane: Lane, target: int = FIRST) -> None:
         self.lane = lane
-        self.entries: deque[Header | Malformed] = deque()
+        self.entries: deque[Entry] = deque()
         self.jobs: list[Job] = []
         self.rest = UNKNOWN
         self.read_at = NEVER
         self.target = target
         self.wanted = _IDLE
+        self.expires = NEVER_EXPIRES
+        self.wait_target: float | None = None
 
     def adapt(self, number: int) -> None:
         """Let the window follow the rate at which it was used; ``number`` is that of the pass that reads now."""
@@ -75,6 +91,7 @@ class Windows:
         self.by_lane: dict[Lane, LaneWindow] = {}
         self.headers = 0
         """Entries in all windows."""
+        self.deadlines = Deadlines()
         self._budget = budget
         self._passes = 0
         self._dry: deque[LaneWindow] = deque()
@@ -91,9 +108,10 @@ class Windows:
         del self.by_lane[window.lane]
         self.headers -= len(window.entries)
         window.wanted = _IDLE
+        window.expires = NEVER_EXPIRES
 
-    def use(self, window: LaneWindow) -> Header | Malformed:
-        """Take the head off a window: it is dispatched or buried by this pass."""
+    def use(self, window: LaneWindow) -> Entry:
+        """Take the head off a window: it is dispatched or removed by this pass."""
         head = window.entries.popleft()
         self.headers -= 1
         if len(window.entries) * 2 <= window.target:
@@ -104,11 +122,33 @@ class Windows:
         """Put a returned job at the head, as this pass does in the store."""
         window.entries.appendleft(header)
         self.headers += 1
+        self._note_deadlines(window, (header,))
 
     def append(self, window: LaneWindow, entry: Header | Malformed) -> None:
         """Add an entry that the store is known to hold behind the others."""
         window.entries.append(entry)
         self.headers += 1
+        self._note_deadlines(window, (entry,))
+
+    def _note_deadlines(self, window: LaneWindow, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            if entry.__class__ is Header and entry.deadline is not None:  # type: ignore[union-attr]
+                self.deadlines.note(window, entry.deadline)  # type: ignore[union-attr]
+
+    def expired(self, wall: float) -> list[tuple[LaneWindow, list[int]]]:
+        """Return where in which windows jobs stand whose deadlines have passed."""
+        found = []
+        for window in self.deadlines.due(wall):
+            places: list[int] = []
+            for place, entry in enumerate(window.entries):
+                if isinstance(entry, Header) and entry.deadline is not None:
+                    if entry.deadline <= wall:
+                        places.append(place)
+                    else:
+                        self.deadlines.note(window, entry.deadline)
+            if places:
+                found.append((window, places))
+        return found
 
     def want(self, window: LaneWindow) -> None:
         """Have a window read with the next requests."""
@@ -152,5 +192,6 @@ class Windows:
             )
         window.entries.extend(reply.entries)
         self.headers += len(reply.entries)
+        self._note_deadlines(window, reply.entries)
         window.rest = max(0, reply.length - len(window.entries))
         return window

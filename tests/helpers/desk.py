@@ -11,14 +11,31 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from drr.backend import Attempt, Commit, Event, EventKind, Facts, Malformed, WorkerRecord, check_commit
+from drr.backend import (
+    STRIKE_LIMIT,
+    Attempt,
+    Commit,
+    Event,
+    EventKind,
+    Facts,
+    Malformed,
+    Request,
+    RequestKind,
+    UsageKey,
+    WorkerRecord,
+    check_commit,
+)
 from drr.core.invariants import check as check_core
 from drr.dispatcher.batch import Rules
 from drr.dispatcher.counters import Counters
 from drr.dispatcher.engine import Engine
-from drr.model import Header, JobSpec, Lane
-from drr_backends.memory.passes import apply, check_fence, validate
-from drr_backends.memory.records import Entry
+from drr.dispatcher.windows import Doomed
+from drr.model import Header, JobSpec, Lane, TenantPath
+from drr_backends.memory.admission import submit
+from drr_backends.memory.checks import check_fence, validate
+from drr_backends.memory.listing import locate
+from drr_backends.memory.passes import apply
+from drr_backends.memory.records import Entry, micro
 from drr_backends.memory.store import Store
 
 ACME = Lane("default", ("acme", "web"))
@@ -56,6 +73,8 @@ class Desk:
         self.commits: list[Commit] = []
         self.taken: dict[str, list[Attempt]] = {}
         """Attempts that each worker has in its hands."""
+        self.inquiries = 0
+        """How often the store was asked something before a pass."""
         self._epochs = count(1)
         self._calls = count(1)
         self.engine = self.load()
@@ -93,6 +112,7 @@ class Desk:
 
     def step(self) -> Commit | None:
         """Carry out one pass; ``None`` if there was nothing to commit."""
+        self.inquire()
         plan = self.engine.step(self.clock.monotonic(), self.clock.wall())
         if plan is None:
             return None
@@ -105,6 +125,19 @@ class Desk:
         self.engine.confirm([self.store.window(peek) for peek in plan.peeks])
         return plan.commit if plan.commit is not None else self.step()
 
+    def inquire(self) -> None:
+        """Read what the engine asks for before a pass."""
+        inquiry = self.engine.inquiry(self.clock.wall())
+        if inquiry.empty:
+            return
+        self.inquiries += 1
+        assert len(inquiry.jobs) <= STRIKE_LIMIT
+        self.engine.inform(
+            None if inquiry.until is None else self.store.due_jobs(inquiry.until, 1000),
+            {job_id: locate(self.store, job_id) for job_id in inquiry.jobs},
+            {number: self.store.dead.get(number) for number in inquiry.letters},
+        )
+
     def turn(self) -> list[Commit]:
         """Hear, look if somebody came or went, and make passes until there is nothing to do."""
         made: list[Commit] = []
@@ -115,7 +148,7 @@ class Desk:
             commit = self.step()
             if commit is not None:
                 made.append(commit)
-            elif heard is None:
+            elif heard is None and self.engine.inquiry(self.clock.wall()).empty:
                 return made
 
     def pass_time(self, seconds: float, step: float = 5.0, beating: Sequence[str] = ()) -> list[Commit]:
@@ -135,11 +168,21 @@ class Desk:
     def submit(self, lane: Lane = ACME, number: int = 1, **fields: Any) -> list[str]:
         """Submit jobs like a client."""
         fields = {"task": "work", "payload": b"", "submitted_at": self.clock.wall(), "estimate": 1.0, **fields}
-        return self.store.submit("client", next(self._calls), [JobSpec(lane, **fields)] * number)
+        return submit(self.store, "client", next(self._calls), [JobSpec(lane, **fields)] * number)
+
+    def cancel(self, *job_ids: str) -> None:
+        """Ask for jobs to be cancelled."""
+        self.store.request([Request(RequestKind.CANCEL, job_id) for job_id in job_ids])
+
+    def request(self, kind: RequestKind, subject: str = "", **fields: Any) -> None:
+        """Ask something else of the leader."""
+        self.store.request([Request(kind, subject, **fields)])
 
     def plant(self, lane: Lane = ACME, raw: bytes = b"junk") -> None:
         """Write an entry that is no job."""
         self.store.append(lane, Entry(Malformed(lane, raw, "planted"), raw))
+        self.store.queued += 1
+        self.store.add_waiting(lane.path, 1, micro(1.0))
 
     def join(self, name: str = "w1", slots: int = 1, incarnation: str = "i1", pool: str = "default") -> None:
         """Register a worker; its predecessor's attempts are forgotten."""
@@ -197,7 +240,8 @@ class Desk:
             assert pool.scheduler.queued == offered, "the core knows the offered jobs and no others"
         for lane, window in backlog.windows.by_lane.items():
             entries = [entry.head for entry in store.lanes.get(lane, ())]
-            assert list(window.entries) == entries[: len(window.entries)], f"the window on {lane} is its head"
+            held = [entry.header if isinstance(entry, Doomed) else entry for entry in window.entries]
+            assert held == entries[: len(held)], f"the window on {lane} is its head"
             if window.rest >= 0:
                 assert len(window.entries) + window.rest <= len(entries), f"{lane} holds what was seen of it"
         assert backlog.windows.headers == sum(len(window.entries) for window in backlog.windows.by_lane.values())
@@ -205,14 +249,32 @@ class Desk:
         forgotten = {(name, path) for name, pool in backlog.pools.items() for path in pool.scheduler._forgotten}
         assert stored <= forgotten, "an account that the core has forgotten leaves the store with the next commit"
 
+        self.check_waiting()
+
+    def check_waiting(self) -> None:
+        """Count again what waits, and compare with the counts that commits have changed."""
+        counts: dict[TenantPath, tuple[int, int]] = {}
+        heads = [entry.head for entries in self.store.lanes.values() for entry in entries]
+        for head in [*heads, *(entry.head for _, entry in self.store.delayed.values())]:
+            work = head.work if isinstance(head, Header) else 1.0
+            if isinstance(head, Header | Malformed):
+                for path in (head.lane.path, head.lane.path[:1]):
+                    jobs, micros = counts.get(path, (0, 0))
+                    counts[path] = (jobs + 1, micros + micro(work))
+        assert self.store.waiting == counts, "what waits is counted exactly"
+
+    def usage(self) -> dict[UsageKey, list[int]]:
+        """Return all accounts as the store keeps them: seven counts; held, charged, refunded in microseconds."""
+        return {key: counts for kept in self.store.usage.values() for key, counts in kept.items()}
+
     @staticmethod
     def _check_offers(projects: dict[Any, Any]) -> None:
         for project in projects.values():
             blocked = False
-            for window in project.windows:
+            for window in () if project.mixed else project.windows:
                 heads = list(window.entries)[: len(window.jobs)]
                 assert all(isinstance(head, Header) for head in heads), "only jobs are offered"
                 assert not (blocked and window.jobs), "nothing is offered behind a lane that was not read"
                 dry = len(window.jobs) == len(window.entries)
-                stuck = not dry and isinstance(window.entries[len(window.jobs)], Malformed)
+                stuck = not dry and not isinstance(window.entries[len(window.jobs)], Header)
                 blocked = blocked or stuck or (dry and window.rest != 0)

@@ -20,7 +20,8 @@ from drr.backend import Commit, EventKind, Peek, Window, check_commit
 from drr.dispatcher import liveness
 from drr.errors import NotLeader, StoreUnavailable
 from drr.model import JobState, NodePolicy
-from drr_backends.memory.passes import apply, validate
+from drr_backends.memory.checks import validate
+from drr_backends.memory.passes import apply
 from tests.helpers.backends import FaultyBackend, Plan
 from tests.helpers.desk import ACME, GLOBEX, URGENT, Desk
 from tests.helpers.site import Site, running
@@ -183,7 +184,7 @@ async def test_a_commit_that_lands_late_is_refused(fenced: bool) -> None:
             with pytest.raises(NotLeader):
                 await site.backend.commit(commit, peeks)
         else:
-            stale = replace(commit, settlements=(), requeues=(), dispatches=(), charges={})
+            stale = replace(commit, settlements=(), requeues=(), dispatches=(), charges={}, usage={}, waiting={})
             check_commit(stale)
             validate(site.store, stale)
             apply(site.store, stale)

@@ -278,6 +278,7 @@ def test_a_lane_that_lost_jobs_behind_our_back_drops_the_engine() -> None:
     entries = desk.store.lanes[ACME]
     while len(entries) > 1:
         entries.pop()
+        desk.store.add_waiting(ACME.path, -1, -1_000_000)
     desk.join(slots=3)
     with pytest.raises(CommitRefused):
         desk.turn()

@@ -39,7 +39,7 @@ def test_failure_is_final_and_a_dead_letter(kind: EventKind) -> None:
     assert settlement.completion.state is JobState.FAILED
     assert "no such file" in settlement.bury
     assert len(commit.dispatches) == 1, "the slot is given on in the same pass"
-    assert [letter.reason for letter in desk.store.dead] == [settlement.bury]
+    assert [letter.reason for letter in desk.store.dead.values()] == [settlement.bury]
     assert desk.counters.settled == 1
     desk.check()
 
@@ -166,7 +166,7 @@ def test_malformed_entries_are_buried_in_their_turn() -> None:
     desk.plant(raw=b"tail")
     desk.turn()
     assert [dispatch.header.job_id for commit in desk.commits for dispatch in commit.dispatches] == ids
-    assert [letter.payload for letter in desk.store.dead] == [b"head", b"middle 1", b"middle 2", b"tail"]
+    assert [letter.payload for letter in desk.store.dead.values()] == [b"head", b"middle 1", b"middle 2", b"tail"]
     assert desk.store.lanes == {}
     assert desk.counters.malformed == 4
     desk.check()
