@@ -132,8 +132,8 @@ class Windows:
 
     def _note_deadlines(self, window: LaneWindow, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            if entry.__class__ is Header and entry.deadline is not None:  # type: ignore[union-attr]
-                self.deadlines.note(window, entry.deadline)  # type: ignore[union-attr]
+            if entry.__class__ is Header and entry.deadline is not None:
+                self.deadlines.note(window, entry.deadline)
 
     def expired(self, wall: float) -> list[tuple[LaneWindow, list[int]]]:
         """Return where in which windows jobs stand whose deadlines have passed."""

@@ -1,19 +1,26 @@
 """The engine against the store under anything that clients, workers and time can do, in any order.
 
 After every step the engine is compared with the store and the core with itself (`Desk.check`). At the end
-the workers do their best, and every job must have ended exactly once.
+the workers do their best, and every job must have ended exactly once (once more for each time it was revived),
+and the accounts of usage must add up to what the core charged and what workers held, to the microsecond.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
+from typing import Any
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from drr.backend import EventKind
-from drr.model import Lane, NodePolicy, PoolPolicy, Share
+from drr.backend import Commit, Drop, EventKind, RequestKind
+from drr.core.jobs import RunningLease
+from drr.core.scheduler import Scheduler
+from drr.model import Lane, NodePolicy, Outcome, PoolPolicy, RetryPolicy, Share
+from drr_backends.memory.records import micro
 from tests.helpers.desk import RULES, Desk
 
 LANES = [
@@ -29,6 +36,16 @@ policies = st.one_of(
     st.builds(NodePolicy, weight=st.sampled_from([0.5, 1.0, 4.0]), hard_cap=st.sampled_from([None, 1, 3])),
     st.builds(NodePolicy, soft_cap=st.sampled_from([1, Share(0.5)]), floor=st.sampled_from([0, 1])),
 )
+RETRIES = [None, RetryPolicy(attempts=2, delay=0.0), RetryPolicy(attempts=3, delay=5.0, factor=3.0)]
+settle = Scheduler.settle
+
+
+def ends_of(commit: Commit) -> list[str]:
+    """Return the jobs that a commit ends."""
+    headers = [item.lease.header for item in commit.settlements]
+    headers += [item.header for item in (*commit.strikes, *commit.drops_delayed)]
+    headers += [item.header for item in commit.removals if isinstance(item, Drop)]
+    return [header.job_id for header in headers]
 
 
 class Machine(RuleBasedStateMachine):
@@ -36,16 +53,54 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
+        self.settled: list[tuple[int, int]] = []
+        """What the core charged in the end and was told of the time held, per attempt, in microseconds."""
+        machine = self
+
+        def watch(scheduler: Scheduler, token: Hashable, outcome: Outcome, held: float) -> RunningLease:
+            lease = settle(scheduler, token, outcome, held)
+            machine.settled.append((micro(lease.charged), micro(held)))
+            return lease
+
+        self.patch = patch.object(Scheduler, "settle", watch)
+        self.patch.start()
         self.desk = Desk()
-        self.submitted: set[str] = set()
+        self.submitted: list[str] = []
         self.planted = 0
         self.incarnations = 0
 
     # --- clients
 
-    @rule(lane=lanes, number=st.integers(1, 12), estimate=st.sampled_from([None, 0.1, 1.0, 20.0]))
-    def submit(self, lane: Lane, number: int, estimate: float | None) -> None:
-        self.submitted.update(self.desk.submit(lane, number, estimate=estimate))
+    @rule(
+        lane=lanes,
+        number=st.integers(1, 12),
+        estimate=st.sampled_from([None, 0.1, 1.0, 20.0]),
+        retry=st.sampled_from(RETRIES),
+        deadline=st.sampled_from([None, None, 0.05, 6.0, 60.0]),
+        delay=st.sampled_from([None, None, 0.05, 7.0, 50.0]),
+    )
+    def submit(
+        self, lane: Lane, number: int, estimate: float | None, retry: Any, deadline: float | None, delay: float | None
+    ) -> None:
+        wall = self.desk.clock.wall()
+        self.submitted += self.desk.submit(
+            lane,
+            number,
+            estimate=estimate,
+            retry=retry,
+            deadline=None if deadline is None else wall + deadline,
+            due_at=0.0 if delay is None else wall + delay,
+        )
+
+    @precondition(lambda self: self.submitted)
+    @rule(data=st.data(), number=st.integers(1, 30))
+    def cancel(self, data: st.DataObject, number: int) -> None:
+        first = data.draw(st.integers(0, len(self.submitted) - 1))
+        self.desk.cancel(*self.submitted[first : first + number])
+
+    @rule(number=st.integers(1, 6))
+    def revive(self, number: int) -> None:
+        self.desk.request(RequestKind.REVIVE, str(number))
 
     @rule(lane=lanes)
     def plant_junk(self, lane: Lane) -> None:
@@ -131,18 +186,36 @@ class Machine(RuleBasedStateMachine):
     def consistent(self) -> None:
         self.desk.step()
         self.desk.check()
-        ended = Counter(
-            settlement.lease.header.job_id for commit in self.desk.commits for settlement in commit.settlements
-        )
-        assert all(times == 1 for times in ended.values()), "a job ends once"
-        assert set(ended) <= self.submitted
+        self.check_ends()
+        self.check_usage()
+
+    def check_ends(self) -> None:
+        ended = Counter(job_id for commit in self.desk.commits for job_id in ends_of(commit))
+        revived = Counter(item.header.job_id for commit in self.desk.commits for item in commit.revivals)
+        for job_id, times in ended.items():
+            assert times <= 1 + revived[job_id], f"{job_id} ends once"
+        assert set(ended) <= set(self.submitted)
         for commit in self.desk.commits:
             for settlement in commit.settlements:
                 assert 0.0 <= settlement.completion.seconds < 1e6
 
+    def check_usage(self) -> None:
+        counts = [sum(column) for column in zip(*self.desk.usage().values(), strict=True)] or [0] * 10
+        assert counts[7] == counts[8] + counts[9], "held is what was charged and what was refunded"
+        assert counts[8] == sum(charged for charged, _ in self.settled), "what the core has charged"
+        assert counts[7] == sum(held for _, held in self.settled), "what workers have held"
+        ended = sum(len(it.settlements) + len(it.requeues) + len(it.postpones) for it in self.desk.commits)
+        assert sum(counts[:6]) == ended == len(self.settled), "to the last attempt"
+
     def teardown(self) -> None:
         if not hasattr(self, "desk"):
             return
+        try:
+            self.finish_everything()
+        finally:
+            self.patch.stop()
+
+    def finish_everything(self) -> None:
         desk = self.desk
         desk.engine.set_pool("default", PoolPolicy())
         for pool in ("default", "renders"):
@@ -159,13 +232,16 @@ class Machine(RuleBasedStateMachine):
             for name in names:
                 desk.beat(name)
             desk.look()
-            if not desk.store.lanes and not desk.store.leases:
+            if not desk.store.lanes and not desk.store.leases and not desk.store.delayed:
                 break
-        assert (desk.store.lanes, desk.store.leases) == ({}, {}), "everything ends"
-        ended = [s.lease.header.job_id for commit in desk.commits for s in commit.settlements]
-        assert sorted(ended) == sorted(self.submitted), "every job exactly once"
-        assert sum(1 for letter in desk.store.dead if letter.header is None) == self.planted
+        assert (desk.store.lanes, desk.store.leases, desk.store.delayed) == ({}, {}, {}), "everything ends"
+        ended = Counter(job_id for commit in desk.commits for job_id in ends_of(commit))
+        revived = Counter(item.header.job_id for commit in desk.commits for item in commit.revivals)
+        assert ended == Counter(self.submitted) + revived, "every job exactly once"
+        assert sum(1 for letter in desk.store.dead.values() if letter.header is None) == self.planted
+        assert desk.store.waiting == {}
         desk.check()
+        self.check_usage()
 
 
 Machine.TestCase.settings = settings(
