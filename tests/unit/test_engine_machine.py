@@ -98,14 +98,27 @@ class Machine(RuleBasedStateMachine):
         first = data.draw(st.integers(0, len(self.submitted) - 1))
         self.desk.cancel(*self.submitted[first : first + number])
 
-    @rule(number=st.integers(1, 6))
-    def revive(self, number: int) -> None:
-        self.desk.request(RequestKind.REVIVE, str(number))
+    @precondition(lambda self: any(self.desk.taken.values()))
+    @rule(data=st.data())
+    def cancel_running(self, data: st.DataObject) -> None:
+        held = [attempt.header.job_id for attempts in self.desk.taken.values() for attempt in attempts]
+        self.desk.cancel(data.draw(st.sampled_from(held)))
 
-    @rule(lane=lanes)
-    def plant_junk(self, lane: Lane) -> None:
-        self.planted += 1
-        self.desk.plant(lane, b"junk %d" % self.planted)
+    @precondition(lambda self: any(self.desk.taken.values()))
+    @rule(kind=st.sampled_from([EventKind.RETURNED, EventKind.FAILED, EventKind.CANCELLED]), first=st.booleans())
+    def finish_and_cancel(self, kind: EventKind, first: bool) -> None:
+        name = next(name for name, attempts in self.desk.taken.items() if attempts)
+        attempt = self.desk.taken[name][0]
+        if first:
+            self.desk.cancel(attempt.header.job_id)
+        self.desk.finish(attempt, kind, name)
+        if not first:
+            self.desk.cancel(attempt.header.job_id)
+
+    @precondition(lambda self: self.desk.store.dead)
+    @rule(data=st.data())
+    def revive(self, data: st.DataObject) -> None:
+        self.desk.request(RequestKind.REVIVE, str(data.draw(st.sampled_from(sorted(self.desk.store.dead)))))
 
     # --- workers
 

@@ -15,7 +15,7 @@ AT_ONCE = RetryPolicy(attempts=2, delay=0.0)
 
 
 def fail(desk: Desk, kind: EventKind = EventKind.FAILED, seconds: float = 1.0, **more: object) -> None:
-    """Take the one attempt there is and report that it failed."""
+    """Report that the one attempt there is has failed."""
     (attempt,) = desk.take()
     desk.clock.now += seconds
     desk.finish(attempt, kind, seconds=seconds, **more)
@@ -24,7 +24,7 @@ def fail(desk: Desk, kind: EventKind = EventKind.FAILED, seconds: float = 1.0, *
 
 @pytest.mark.parametrize("kind", [EventKind.FAILED, EventKind.TIMED_OUT])
 def test_a_failure_with_tries_left_is_charged_and_put_off(kind: EventKind) -> None:
-    """It holds no lease, slot or place in a lane meanwhile, and starts again when it is due: not sooner, not later."""
+    """It holds no lease, slot or place in a lane meanwhile, and starts again when due: not sooner, not later."""
     desk = Desk()
     desk.join()
     (job,) = desk.submit(retry=STEADY)
