@@ -5,19 +5,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgpack
-
-from drr.backend import CALLS_REMEMBERED, ITEM_LIMIT, DeadLetter, StoredStatus, check_count
+from drr.backend import (
+    CALLS_REMEMBERED,
+    ITEM_LIMIT,
+    USAGE_KEPT_DAYS,
+    ChangeRecord,
+    DeadLetter,
+    Page,
+    Request,
+    StoredStatus,
+    Usage,
+    UsageKey,
+    Work,
+    check_count,
+    check_job,
+    check_request,
+)
 from drr.errors import InvalidValue, MalformedMessage, StoreCorrupt
-from drr.model import JobSpec, JobState, JobStatus, Lane, call_nonce, check_name, parse_job_id
-from drr_backends.redis.codec import body_of, decode_lease
-from drr_backends.redis.records import decode_completion, decode_dead_letter, decode_leader, decode_workers
+from drr.model import (
+    JobSpec,
+    JobState,
+    JobStatus,
+    Lane,
+    Settings,
+    TenantPath,
+    call_nonce,
+    check_name,
+    check_path,
+    parse_job_id,
+)
+from drr_backends.redis.accounts import decode_change, decode_usage
+from drr_backends.redis.codec import decode_delayed, decode_lease
+from drr_backends.redis.listing import list_jobs
+from drr_backends.redis.records import (
+    decode_completion,
+    decode_dead_letter,
+    decode_leader,
+    decode_workers,
+    encode_request,
+)
+from drr_backends.redis.settings import read_settings
 from drr_backends.redis.store import Store, by_stream, checked, log, stream_entries
+from drr_backends.redis.submission import Batch
 
 CALL_MEMORY: Final = 24 * 3_600_000
 """Milliseconds that a client's calls are remembered after its last one."""
-
-_pack = msgpack.Packer(use_bin_type=False, autoreset=True).pack
 
 
 class ClientRole(Store):
@@ -30,27 +62,20 @@ class ClientRole(Store):
         check_count("call number", call, high=2**53)
         if not jobs:
             return []
-        nonce = call_nonce(client, call)
-        lanes: dict[Lane, list[str | int | bytes]] = {}
-        keys = self.keys
-        for index, job in enumerate(jobs):
-            lane = lanes.get(job.lane)
-            if lane is None:
-                lane = lanes[job.lane] = [str(job.lane)]
-            lane += (index, body_of(job, nonce))
+        for job in jobs:
+            check_job(job)
+        batch = Batch(self.keys, jobs, call_nonce(client, call))
         reply = await self.call(
             "submit",
-            [keys.sequence, keys.calls(client), keys.active, keys.wake, *map(keys.lane, lanes)],
+            batch.keys_after(self.keys.calls(client)),
             call,
             len(jobs),
             CALLS_REMEMBERED,
             CALL_MEMORY,
-            _pack(list(lanes.values())),
+            *batch.arguments(),
             repeatable=True,
         )
-        first = int(reply)
-        heads = {lane: str(lane) for lane in lanes}
-        return [f"{heads[job.lane]}:{first + index}~{nonce}" for index, job in enumerate(jobs)]
+        return batch.ids(reply)
 
     async def look_up(self, job_ids: Sequence[str]) -> list[JobStatus | None]:
         """See `drr.backend.ClientPort.look_up`."""
@@ -67,10 +92,10 @@ class ClientRole(Store):
         if not asked:
             return answers
         lanes = {lane: number for number, lane in enumerate(dict.fromkeys(lane for _, lane, _, _ in asked), 1)}
-        keys = [self.keys.leases]
+        keys = [self.keys.leases, self.keys.delayed, self.keys.back]
         keys += [self.keys.outcome(sequence, nonce) for _, _, sequence, nonce in asked]
         keys += map(self.keys.lane, lanes)
-        args: list[bytes | int] = [len(asked)]
+        args: list[bytes | int] = [len(asked), self.keys.lane_name_from]
         for _, lane, sequence, _ in asked:
             args += (sequence.to_bytes(8, "big"), lanes[lane])
         replies = await self.call("look_up", keys, *args, repeatable=True)
@@ -107,20 +132,111 @@ class ClientRole(Store):
             log.warning("a worker's record is skipped: %s", fault)
         return StoredStatus(blob or b"", decode_leader(leader), tuple(records))
 
-    async def dead_letters(self, limit: int = 100, offset: int = 0) -> list[DeadLetter]:
+    async def find(self, path: TenantPath, name: str) -> str | None:
+        """See `drr.backend.ClientPort.find`."""
+        found = await self.link.call("GET", self.keys.alias(check_path(path), name), repeatable=True)
+        return None if found is None else found.decode()
+
+    async def request(self, requests: Sequence[Request]) -> None:
+        """See `drr.backend.ClientPort.request`."""
+        heavy = any(request.body for request in requests)
+        check_count("number of requests", len(requests), high=1 if heavy else ITEM_LIMIT)
+        for request in requests:
+            check_request(request)
+        commands = [("XADD", self.keys.requests, "*", "request", encode_request(request)) for request in requests]
+        if commands:
+            checked(await self.link.calls(commands, repeatable=True))
+
+    async def progress(self, job_ids: Sequence[str]) -> list[bytes | None]:
+        """See `drr.backend.ClientPort.progress`."""
+        check_count("number of jobs", len(job_ids))
+        if not job_ids:
+            return []
+        keys = [self.keys.progress(sequence, nonce) for _, sequence, nonce in map(parse_job_id, job_ids)]
+        return list(await self.link.call("MGET", *keys, repeatable=True))
+
+    async def waiting(self, paths: Sequence[TenantPath]) -> list[Work]:
+        """See `drr.backend.ClientPort.waiting`."""
+        if not paths:
+            return []
+        fields = ["/".join(check_path(path)) for path in paths]
+        wanted = [part for field in fields for part in (field, f"{field}#")]
+        found = await self.link.call("HMGET", self.keys.depth, *wanted, repeatable=True)
+        return [
+            Work(int(jobs or 0), int(micros or 0) / 1e6) for jobs, micros in zip(found[::2], found[1::2], strict=True)
+        ]
+
+    async def usage(self, organisation: str, since: int, until: int) -> dict[UsageKey, Usage]:
+        """See `drr.backend.ClientPort.usage`."""
+        first = max(since // 24, (until - 1) // 24 - USAGE_KEPT_DAYS)
+        days = [self.keys.usage(organisation, day) for day in range(first, (until - 1) // 24 + 1)]
+        if not days:
+            return {}
+        found: dict[UsageKey, Usage] = {}
+        for flat in checked(await self.link.calls([("HGETALL", day) for day in days], repeatable=True)):
+            found |= decode_usage(dict(zip(flat[::2], flat[1::2], strict=True)))
+        return {key: usage for key, usage in found.items() if since <= key.hour < until}
+
+    async def changes(self, limit: int = 100) -> list[ChangeRecord]:
+        """See `drr.backend.ClientPort.changes`."""
+        check_count("number of changes", limit)
+        lines = await self.link.call("LRANGE", self.keys.changes, 0, limit - 1, repeatable=True) if limit else []
+        found: list[ChangeRecord] = []
+        for line in lines:
+            try:
+                found.append(decode_change(line))
+            except MalformedMessage as error:
+                log.warning("a line of the log of changes is skipped: %s", error)
+        return found
+
+    async def settings(self) -> Settings:
+        """See `drr.backend.ClientPort.settings`."""
+        return read_settings(await self.link.call("GET", self.keys.settings, repeatable=True))
+
+    async def list_jobs(self, path: TenantPath, state: JobState, limit: int = 100, cursor: str = "") -> Page:
+        """See `drr.backend.ClientPort.list_jobs`."""
+        check_count("limit of a listing", limit, low=1)
+        return await list_jobs(self, check_path(path), state, limit, cursor)
+
+    async def dead_letters(self, organisation: str = "", limit: int = 100, after: int = 0) -> list[DeadLetter]:
         """See `drr.backend.ClientPort.dead_letters`."""
         check_count("number of dead letters", limit)
-        check_count("offset of dead letters", offset, high=2**53)
+        check_count("number of a dead letter", after, high=2**53)
         if limit == 0:
             return []
-        reply = await self.link.call("LRANGE", self.keys.dead, offset, offset + limit - 1, repeatable=True)
-        return [decode_dead_letter(data) for data in reply]
+        graves = self.keys.graves_of(organisation) if organisation else self.keys.graves
+        numbers = await self.link.call(
+            "ZRANGEBYSCORE", graves, f"({after}", "+inf", "LIMIT", 0, limit, repeatable=True
+        )
+        return [letter for letter in await self.read_letters([int(number) for number in numbers]) if letter]
+
+    async def read_letters(self, numbers: Sequence[int]) -> list[DeadLetter | None]:
+        """Return dead letters by their numbers."""
+        if not numbers:
+            return []
+        found = await self.link.call("HMGET", self.keys.dead, *numbers, repeatable=True)
+        return [data and decode_dead_letter(number, data) for number, data in zip(numbers, found, strict=True)]
+
+    async def purge_dead(self, numbers: Sequence[int]) -> int:
+        """See `drr.backend.ClientPort.purge_dead`."""
+        check_count("number of dead letters", len(numbers))
+        found = [letter for letter in await self.read_letters(numbers) if letter is not None]
+        if not found:
+            return 0
+        organisations = list(dict.fromkeys(letter.lane.path[0] for letter in found))
+        keys = [self.keys.dead, self.keys.graves, *map(self.keys.graves_of, organisations)]
+        args = [part for letter in found for part in (letter.number, 3 + organisations.index(letter.lane.path[0]))]
+        return int(await self.call("purge", keys, *args))
 
 
 def _status(job_id: str, lane: Lane, nonce: str, kind: bytes, data: Any) -> JobStatus | None:
     if kind == b"queued":
         return JobStatus(job_id, JobState.QUEUED, int(data))
     try:
+        if kind == b"delayed":
+            header = decode_delayed(data)
+            if header.nonce == nonce and header.lane == lane:
+                return JobStatus(job_id, JobState.DELAYED, header.attempts)
         if kind == b"outcome":
             completion = decode_completion(data)
             return JobStatus(job_id, completion.state, completion.attempt, completion)

@@ -1,8 +1,8 @@
 """Jobs in bytes: headers, frames and leases. docs/protocol.md shows the same layouts with examples.
 
-A *frame* is what a lane and a pool entry hold of a job: a prefix of 16 bytes that Lua reads and rewrites
-(``>QHHI``: sequence, attempts, losses, length of the header), the header (msgpack), and the payload. The
-*head* of a frame is prefix and header.
+A *frame* is what a lane and a pool entry hold of a job: a prefix of 20 bytes that Lua reads and rewrites
+(``>QHHHHI``: sequence, attempts, losses, failures, flags, length of the header), the header (msgpack), and the
+payload. The *head* of a frame is prefix and header.
 
 All of it is hostile until decoded here. Headers are decoded by the thousand, so the checks are written out
 rather than composed; each failure is a `MalformedMessage`.
@@ -16,13 +16,13 @@ from typing import Any, Final
 
 import msgpack
 
-from drr.backend import TOKEN_LIMIT
+from drr.backend import TOKEN_LIMIT, Malformed, Struck, check_lane
 from drr.errors import InvalidValue, MalformedMessage
-from drr.model import ESTIMATE_MAX, ESTIMATE_MIN, PRIORITIES, Header, JobSpec, Lane, Lease, check_name
+from drr.model import ESTIMATE_MAX, ESTIMATE_MIN, Header, JobSpec, Lane, Lease, RetryPolicy, check_name
 from drr.wire import unpack
 
 VERSION: Final = 1
-HEAD_LIMIT: Final = 16 + 4096
+HEAD_LIMIT: Final = 20 + 4096
 """Most bytes of prefix and header; a reader of headers sees no more of an entry than the header's limit."""
 HEADER_LIMIT: Final = 4096
 SECONDS_MAX: Final = 1e9
@@ -30,12 +30,16 @@ SECONDS_MAX: Final = 1e9
 WALL_MAX: Final = 1e11
 SEQUENCE_MAX: Final = 2**53
 
-_PREFIX: Final = struct.Struct(">QHHI")
+_PREFIX: Final = struct.Struct(">QHHHHI")
+RETURNED: Final = 1
+"""Flag of a frame: it was put back at the head of its lane."""
+STRUCK: Final = 2
+"""Flag of what is left of a job that was cancelled or has expired while it waited."""
 _PREFIX_SIZE: Final = _PREFIX.size
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 # What was found valid lately; bounded, and only there to be quick.
 _known_names: set[str] = set()
-_known_lanes: dict[tuple[Any, ...], Lane] = {}
+_known_lanes: dict[Lane | tuple[Any, ...], Lane] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +73,10 @@ def _facts(header: Header) -> tuple[Any, ...]:
         header.reply_to,
         header.attempts,
         header.losses,
+        header.retry,
+        header.deadline,
+        header.failures,
+        header.returned,
     )
 
 
@@ -78,11 +86,13 @@ def _facts(header: Header) -> tuple[Any, ...]:
 def encode_header(job: JobSpec | Header, nonce: str) -> bytes:
     """Return the header part of a job's frame. Raises `InvalidValue` for what no reader would accept."""
     lane = job.lane
+    retry = job.retry
     fields = (
         VERSION,
         lane.pool,
         lane.path,
         lane.priority,
+        lane.limits,
         job.task,
         nonce,
         job.submitted_at,
@@ -90,9 +100,13 @@ def encode_header(job: JobSpec | Header, nonce: str) -> bytes:
         job.timeout,
         job.result_ttl,
         job.reply_to,
+        retry and (retry.attempts, retry.delay, retry.factor, retry.max_delay, retry.jitter),
+        job.deadline,
     )
     packed: bytes = _pack(fields)
     reason = _header_fault(job.task, nonce, job.submitted_at, job.estimate, job.timeout, job.result_ttl, job.reply_to)
+    if reason is None and job.deadline is not None and not is_number(job.deadline, WALL_MAX):
+        reason = "the deadline is out of range"
     if reason is None and len(packed) > HEADER_LIMIT:
         reason = f"the encoded header has {len(packed)} bytes and the limit is {HEADER_LIMIT}"
     if reason is not None:
@@ -134,28 +148,44 @@ def _learn(what: str, name: str) -> bool:
     return True
 
 
+def decode_entry(entry: bytes, lane: Lane) -> Header | Malformed | Struck:
+    """Decode what a peek shows of a lane's entry."""
+    try:
+        if len(entry) == _PREFIX_SIZE:
+            sequence, _, _, _, flags, length = _PREFIX.unpack(entry)
+            if flags & STRUCK and not length and 0 < sequence <= SEQUENCE_MAX:
+                return Struck(lane, sequence)
+        return decode_head(entry, lane)
+    except MalformedMessage as error:
+        return Malformed(lane, entry, str(error))
+
+
 def decode_head(head: bytes, lane: Lane | None = None) -> StoredHeader:
     """Decode a prefix and header, whose lane must be ``lane`` if given; raises `MalformedMessage`."""
     size = len(head)
     if size < _PREFIX_SIZE:
         raise MalformedMessage("job", f"{size} bytes are too few for a frame")
-    sequence, attempts, losses, length = _PREFIX.unpack_from(head)
+    sequence, attempts, losses, failures, flags, length = _PREFIX.unpack_from(head)
     if length > HEADER_LIMIT or size != _PREFIX_SIZE + length:
         raise MalformedMessage("job", f"its header should have {length} bytes")
-    if not 0 < sequence <= SEQUENCE_MAX:
-        raise MalformedMessage("job", f"{sequence} is no sequence number")
+    if not 0 < sequence <= SEQUENCE_MAX or flags > RETURNED:
+        raise MalformedMessage("job", f"{sequence} is no sequence number, or its flags are {flags}")
     raw = head[_PREFIX_SIZE:]
     fields = unpack("job header", raw, HEADER_LIMIT)
-    if fields.__class__ is not list or len(fields) != 11 or fields[0].__class__ is not int or fields[0] != VERSION:
-        raise MalformedMessage("job header", f"it is no array of 11 that begins with version {VERSION}")
-    _, pool, path, priority, task, nonce, submitted_at, estimate, timeout, result_ttl, reply_to = fields
-    if path.__class__ is not list or priority.__class__ is not int:
-        raise MalformedMessage("job header", "its lane is not a pool, a path and a priority")
+    if fields.__class__ is not list or len(fields) != 14 or fields[0].__class__ is not int or fields[0] != VERSION:
+        raise MalformedMessage("job header", f"it is no array of 14 that begins with version {VERSION}")
+    _, pool, path, priority, limits, task, nonce, submitted_at, estimate, timeout, ttl, reply_to, retry, deadline = (
+        fields
+    )
+    if path.__class__ is not list or priority.__class__ is not int or limits.__class__ is not list:
+        raise MalformedMessage("job header", "its lane is not a pool, a path, a priority and limits")
     if lane is None:
-        lane = _checked_lane(pool, path, priority)
-    elif pool != lane.pool or tuple(path) != lane.path or priority != lane.priority:
+        lane = _checked_lane(pool, path, priority, limits)
+    elif pool != lane.pool or tuple(path) != lane.path or priority != lane.priority or tuple(limits) != lane.limits:
         raise MalformedMessage("job header", "it names another lane than it waits in")
-    fault = _header_fault(task, nonce, submitted_at, estimate, timeout, result_ttl, reply_to)
+    fault = _header_fault(task, nonce, submitted_at, estimate, timeout, ttl, reply_to)
+    if fault is None and deadline is not None and not (is_number(deadline, WALL_MAX) and deadline >= 0):
+        fault = "the deadline is out of range"
     if fault is not None or not nonce:
         raise MalformedMessage("job header", fault or "it has no nonce")
     return StoredHeader(
@@ -166,51 +196,74 @@ def decode_head(head: bytes, lane: Lane | None = None) -> StoredHeader:
         submitted_at,
         estimate,
         timeout,
-        result_ttl,
+        ttl,
         reply_to,
         attempts,
         losses,
+        retry and _read_retry(retry),
+        deadline,
+        failures,
+        flags == RETURNED,
         raw,
     )
 
 
-def _checked_lane(pool: Any, path: list[Any], priority: int) -> Lane:
+def _read_retry(fields: Any) -> RetryPolicy:
     try:
-        lane = _known_lanes.get((pool, tuple(path), priority))
+        return RetryPolicy(*fields)
+    except (TypeError, InvalidValue) as error:
+        raise MalformedMessage("job header", f"its retry policy makes no sense: {error}") from None
+
+
+def _checked_lane(pool: Any, path: list[Any], priority: int, limits: list[Any]) -> Lane:
+    try:
+        lane = _known_lanes.get((pool, tuple(path), priority, tuple(limits)))
     except TypeError:
         lane = None  # something in it is no string
     if lane is not None:
         return lane
+    lane = Lane(pool, tuple(path), priority, tuple(limits))
     try:
-        check_name("pool", pool)
-        for name in path:
-            check_name("tenant", name)
+        check_lane(lane)
     except InvalidValue as error:
         raise MalformedMessage("job header", str(error)) from None
-    if not path or priority not in PRIORITIES:
-        raise MalformedMessage("job header", "its lane has no path, or its priority is not 0 to 9")
     if len(_known_lanes) >= 10_000:
         _known_lanes.clear()
-    lane = Lane(pool, tuple(path), priority)
     return _known_lanes.setdefault(lane, lane)
+
+
+def decode_delayed(value: bytes) -> StoredHeader:
+    """Decode a delayed job up to its header, behind the name of its lane; raises `MalformedMessage`."""
+    name, _, head = value.partition(b"\n")
+    header = decode_head(head)
+    if str(header.lane).encode() != name:
+        raise MalformedMessage("job header", "it names another lane than it is to wait in")
+    return header
+
+
+def raw_header(header: Header) -> bytes:
+    """Return a job's header as it stands in the store."""
+    raw: bytes = getattr(header, "raw", b"") or encode_header(header, header.nonce)
+    return raw
 
 
 def head_of(header: Header) -> bytes:
     """Return the prefix and header of a job as they stand in the store."""
-    raw: bytes = getattr(header, "raw", b"") or encode_header(header, header.nonce)
-    return _PREFIX.pack(header.sequence, header.attempts, header.losses, len(raw)) + raw
+    raw = raw_header(header)
+    flags = RETURNED if header.returned else 0
+    return _PREFIX.pack(header.sequence, header.attempts, header.losses, header.failures, flags, len(raw)) + raw
 
 
 def body_of(job: JobSpec, nonce: str) -> bytes:
     """Return a new job's frame without its sequence number, which the store gives."""
     header = encode_header(job, nonce)
-    return _PREFIX.pack(0, 0, 0, len(header))[8:] + header + job.payload
+    return _PREFIX.pack(0, 0, 0, 0, 0, len(header))[8:] + header + job.payload
 
 
 def split_frame(frame: bytes) -> tuple[bytes, bytes]:
     """Return head and payload of a frame; of what is no frame the beginning, and nothing."""
     if len(frame) >= _PREFIX_SIZE:
-        end = _PREFIX_SIZE + int.from_bytes(frame[12:16], "big")
+        end = _PREFIX_SIZE + int.from_bytes(frame[16:20], "big")
         if end <= HEAD_LIMIT and end <= len(frame):
             return frame[:end], frame[end:]
     return frame[:HEADER_LIMIT], b""
@@ -222,7 +275,16 @@ def split_frame(frame: bytes) -> tuple[bytes, bytes]:
 def encode_lease(lease: Lease) -> bytes:
     """Return what follows entry id and head in the record of a lease."""
     packed: bytes = _pack(
-        (VERSION, lease.token, lease.attempt, lease.dispatched_at, lease.charged, lease.worker, lease.excused)
+        (
+            VERSION,
+            lease.token,
+            lease.attempt,
+            lease.dispatched_at,
+            lease.charged,
+            lease.worker,
+            lease.excused,
+            lease.cancelled,
+        )
     )
     return packed
 
@@ -235,11 +297,11 @@ def decode_lease(record: bytes) -> Lease:
     head, rest = split_frame(record[start + 1 :])
     header = decode_head(head)
     fields = unpack("lease", rest, 16 * 1024)
-    if not isinstance(fields, list) or len(fields) != 7 or type(fields[0]) is not int or fields[0] != VERSION:
-        raise MalformedMessage("lease", f"it is no array of 7 that begins with version {VERSION}")
-    _, token, attempt, dispatched_at, charged, worker, excused = fields
-    if not isinstance(excused, list) or len(excused) > 64:
-        raise MalformedMessage("lease", "its excused charges are no array")
+    if not isinstance(fields, list) or len(fields) != 8 or type(fields[0]) is not int or fields[0] != VERSION:
+        raise MalformedMessage("lease", f"it is no array of 8 that begins with version {VERSION}")
+    _, token, attempt, dispatched_at, charged, worker, excused, cancelled = fields
+    if not isinstance(excused, list) or len(excused) > 64 or type(cancelled) is not bool:
+        raise MalformedMessage("lease", "its excused charges are no array, or whether it is cancelled is not said")
     if not isinstance(token, str) or not 0 < len(token) <= TOKEN_LIMIT:
         raise MalformedMessage("lease", "it has no token")
     if type(attempt) is not int or not 1 <= attempt <= 2**31:
@@ -248,7 +310,7 @@ def decode_lease(record: bytes) -> Lease:
         raise MalformedMessage("lease", "a number in it is out of range")
     if not isinstance(worker, str) or not _learn("reply_to", worker):
         raise MalformedMessage("lease", "its worker is no valid name")
-    return Lease(token, header, attempt, dispatched_at, charged, worker, tuple(excused))
+    return Lease(token, header, attempt, dispatched_at, charged, worker, tuple(excused), cancelled)
 
 
 def is_number(value: Any, limit: float) -> bool:

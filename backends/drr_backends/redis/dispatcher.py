@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 from drr.backend import (
     ITEM_LIMIT,
+    STRIKE_LIMIT,
     Commit,
+    DeadLetter,
+    DeathCause,
+    DueJobs,
+    EstimateKey,
     Event,
     Facts,
     LeaderRecord,
+    Located,
     Malformed,
     MalformedEvent,
     Peek,
     Position,
     Snapshot,
+    Struck,
     Window,
     WorkerRecord,
     check_commit,
@@ -24,27 +33,30 @@ from drr.backend import (
     check_peeks,
 )
 from drr.errors import (
+    InvalidValue,
     MalformedMessage,
     NotLeader,
-    StoreCorrupt,
     StoreNotPrepared,
     StoreUnsupported,
 )
-from drr.model import Header, Lane, Lease, NodeState, Settings, TenantPath
-from drr_backends.redis.codec import decode_head, decode_lease
+from drr.model import UNNAMED_WORK, Header, Lane, Lease, NodeState, TenantPath, parse_job_id
+from drr_backends.redis.accounts import estimate_of
+from drr_backends.redis.codec import decode_delayed, decode_entry, decode_head, decode_lease
 from drr_backends.redis.keys import lane_of, node_of
 from drr_backends.redis.library import SCHEMA, function, library
 from drr_backends.redis.link import Command
 from drr_backends.redis.passes import PassEncoder
 from drr_backends.redis.records import (
     UNKNOWN_LANE,
+    decode_dead_letter,
     decode_events,
     decode_leader,
     decode_node,
-    decode_settings,
+    decode_request,
     decode_workers,
     encode_preamble,
 )
+from drr_backends.redis.settings import read_settings
 from drr_backends.redis.store import Store, by_stream, checked, log, stream_entries
 
 OLDEST: Final = {"Redis": (7, 0), "Valkey": (8, 0)}
@@ -154,17 +166,18 @@ class DispatcherRole(Store):
         checked before and after. Lanes can only be added meanwhile, and are then announced after ``wake``.
         """
         await self._check_leader(token)
-        last, position, settings = checked(
+        last, position, settings, due = checked(
             await self.link.calls(
                 [
                     ("XREVRANGE", self.keys.wake, "+", "-", "COUNT", 1),
-                    ("HMGET", self.keys.position, "events", "wake"),
+                    ("HMGET", self.keys.position, "events", "wake", "requests"),
                     ("GET", self.keys.settings),
+                    ("ZRANGE", self.keys.due, 0, 0, "WITHSCORES"),
                 ],
                 repeatable=True,
             )
         )
-        events, wake = ((value or b"").decode() for value in position)
+        events, wake, requests = ((value or b"").decode() for value in position)
         if last:
             wake = last[0][0].decode()
         lanes = await self._active_lanes()
@@ -175,14 +188,25 @@ class DispatcherRole(Store):
         if leader.token != token:
             raise NotLeader(f"token {token!r} does not lead any more")
         return Snapshot(
-            position=Position(events, wake),
+            position=Position(events, wake, requests),
             passes=leader.passes,
             leases=tuple(leases),
             nodes=nodes,
-            settings=_settings(settings),
+            settings=read_settings(settings),
             workers=tuple(workers),
             lanes=tuple(lanes),
+            due_at=float(due[1]) if due else None,
+            estimates=await self._estimates(),
         )
+
+    async def _estimates(self) -> dict[EstimateKey, bytes]:
+        found: dict[EstimateKey, bytes] = {}
+        for field, record in (await self._scan_hash(self.keys.estimates)).items():
+            try:
+                found[estimate_of(field)] = record
+            except MalformedMessage as error:
+                log.warning("an estimate is skipped: %s", error)
+        return found
 
     async def _scan(self, command: str, key: str) -> list[bytes]:
         """Return everything in a set or hash, in pieces, so that the server serves others in between."""
@@ -218,8 +242,15 @@ class DispatcherRole(Store):
                     raise MalformedMessage("lease", "it is recorded under another token")
             except MalformedMessage as error:
                 log.warning("a lease goes to the dead letters: %s", error)
-                preamble = encode_preamble(str(UNKNOWN_LANE), str(error), job=False)
-                keys = [self.keys.leader, self.keys.leases, self.keys.dead]
+                preamble = encode_preamble(str(UNKNOWN_LANE), str(error), DeathCause.MALFORMED, job=False)
+                keys = [
+                    self.keys.leader,
+                    self.keys.leases,
+                    self.keys.dead,
+                    self.keys.graves,
+                    self.keys.graves_of(UNKNOWN_LANE.path[0]),
+                    self.keys.position,
+                ]
                 await self._lead("discard_lease", keys, token, field, preamble)
             else:
                 leases.append(lease)
@@ -241,41 +272,115 @@ class DispatcherRole(Store):
             log.warning("a worker's record is skipped: %s", fault)
         return records
 
+    # --- jobs that wait -------------------------------------------------------------------------------
+
+    async def due(self, until: float, limit: int = ITEM_LIMIT) -> DueJobs:
+        """See `drr.backend.DispatcherPort.due`. A job that cannot be decoded goes to the dead letters."""
+        check_count("number of due jobs", limit, low=1)
+        next_at, *flat = await self._lead(
+            "due", [self.keys.due, self.keys.delayed], repr(float(until)), limit, repeatable=True
+        )
+        jobs: list[Header] = []
+        for packed, value in zip(flat[::2], flat[1::2], strict=True):
+            try:
+                header = decode_delayed(value)
+                if header.sequence.to_bytes(8, "big") != packed:
+                    raise MalformedMessage("job", "it is kept under another number")
+                jobs.append(header)
+            except MalformedMessage as error:
+                await self._discard_delayed(packed, value, str(error))
+        return DueJobs(tuple(jobs), float(next_at) if next_at else None)
+
+    async def _discard_delayed(self, packed: bytes, value: bytes, reason: str) -> None:
+        log.warning("a delayed job goes to the dead letters: %s", reason)
+        try:
+            lane = lane_of(value.partition(b"\n")[0])
+        except MalformedMessage:
+            lane = UNKNOWN_LANE
+        keys = self.keys
+        changes: list[str | int] = []
+        for tenant in ("/".join(lane.path), lane.path[0]):
+            changes += (tenant, -1, f"{tenant}#", -round(UNNAMED_WORK * 1e6))
+        preamble = encode_preamble(str(lane), reason, DeathCause.MALFORMED, job=False)
+        await self._lead(
+            "discard_delayed",
+            [keys.due, keys.delayed, keys.dead, keys.graves, keys.graves_of(lane.path[0]), keys.position, keys.depth],
+            packed,
+            preamble,
+            *changes,
+        )
+
+    async def locate(self, job_ids: Sequence[str]) -> list[Located | None]:
+        """See `drr.backend.DispatcherPort.locate`."""
+        check_count("number of jobs to locate", len(job_ids), high=STRIKE_LIMIT)
+        found: list[Located | None] = [None] * len(job_ids)
+        asked: list[tuple[int, Lane, int]] = []
+        for place, job_id in enumerate(job_ids):
+            with suppress(InvalidValue):
+                lane, sequence, _ = parse_job_id(job_id)
+                asked.append((place, lane, sequence))
+        if not asked:
+            return found
+        lanes = {lane: number for number, lane in enumerate(dict.fromkeys(lane for _, lane, _ in asked), 1)}
+        args: list[int | bytes] = [self.keys.lane_name_from]
+        for _, lane, sequence in asked:
+            args += (sequence.to_bytes(8, "big"), lanes[lane])
+        keys = [self.keys.delayed, self.keys.back, *map(self.keys.lane, lanes)]
+        replies = await self._lead("locate", keys, *args, repeatable=True)
+        for (place, lane, _), (kind, value) in zip(asked, replies, strict=True):
+            try:
+                header = decode_delayed(value) if kind == b"delayed" else decode_head(value, lane) if kind else None
+            except MalformedMessage as error:
+                log.warning("a job that was asked for cannot be decoded: %s", error)
+                continue
+            if header is not None and header.job_id == job_ids[place]:
+                found[place] = Located(header, kind == b"delayed")
+        return found
+
+    async def letters(self, numbers: Sequence[int]) -> list[DeadLetter | None]:
+        """See `drr.backend.DispatcherPort.letters`."""
+        check_count("number of dead letters", len(numbers))
+        if not numbers:
+            return []
+        found = await self.link.call("HMGET", self.keys.dead, *numbers, repeatable=True)
+        letters = [data and decode_dead_letter(number, data) for number, data in zip(numbers, found, strict=True)]
+        return [letter and replace(letter, payload=b"") for letter in letters]
+
     # --- news -----------------------------------------------------------------------------------------
 
     async def receive(self, position: Position, block: float, limit: int = ITEM_LIMIT) -> Facts:
         """See `drr.backend.DispatcherPort.receive`."""
         check_count("number of events to receive", limit, low=1)
         keys = self.keys
-        streams = ("STREAMS", keys.events, keys.wake, position.events or "0-0", position.wake or "0-0")
+        cursors = (position.events or "0-0", position.wake or "0-0", position.requests or "0-0")
+        streams = ("STREAMS", keys.events, keys.wake, keys.requests, *cursors)
         reply = by_stream(await self.blocking_call("news", block, (("XREAD", "COUNT", limit), streams)))
         events, events_at, workers_changed = _read_events(reply.get(keys.events.encode()), limit)
-        lanes: dict[Lane, Header | Malformed] = {}
-        wake_at = position.wake
-        for entry_id, fields in stream_entries(reply.get(keys.wake.encode())):
-            wake_at = entry_id
-            try:
-                lane = lane_of(fields.get(b"lane", b""))
-            except MalformedMessage as error:
-                events.append(MalformedEvent(repr(fields)[:1024].encode(), f"an announcement names no lane: {error}"))
-            else:
-                lanes[lane] = _decode_entry(lane, fields.get(b"head", b""))
+        lanes, due_at, wake_at = _read_wake(reply.get(keys.wake.encode()), events)
         await self._check_heads(lanes)
+        requests = stream_entries(reply.get(keys.requests.encode()))
         return Facts(
-            Position(events_at or position.events, wake_at),
+            Position(
+                events_at or position.events,
+                wake_at or position.wake,
+                requests[-1][0] if requests else position.requests,
+            ),
             tuple(events),
             tuple(lanes.items()),
             workers_changed,
+            tuple(decode_request(fields.get(b"request", b"")) for _, fields in requests),
+            due_at,
         )
 
     async def _check_heads(self, lanes: dict[Lane, Header | Malformed]) -> None:
         """Replace malformed heads by what really is at the head: an announcement alone proves nothing."""
         doubtful = [lane for lane, head in lanes.items() if isinstance(head, Malformed)]
         for window in await self.peek([Peek(lane, 0, 1) for lane in doubtful]):
-            if window.entries:
-                lanes[window.lane] = window.entries[0]
-            else:
+            head = window.entries[0] if window.entries else None
+            if head is None or isinstance(head, Struck):
                 del lanes[window.lane]
+            else:
+                lanes[window.lane] = head
 
     # --- headers and passes ---------------------------------------------------------------------------
 
@@ -339,18 +444,6 @@ def check_server(info: str) -> None:
         )
 
 
-def _settings(data: bytes | None) -> Settings:
-    if data is None:
-        return Settings()
-    try:
-        return decode_settings(data)
-    except MalformedMessage as error:
-        # Going on with the defaults would lift every cap without a word.
-        raise StoreCorrupt(
-            f"the stored settings cannot be read ({error}); delete the key `settings` and set weights and caps again"
-        ) from None
-
-
 def _read_events(entries: Any, limit: int) -> tuple[list[Event | MalformedEvent], str, bool]:
     """Decode event entries until ``limit``; return the events, the cursor, and whether a worker changed."""
     events: list[Event | MalformedEvent] = []
@@ -367,11 +460,27 @@ def _read_events(entries: Any, limit: int) -> tuple[list[Event | MalformedEvent]
     return events, cursor, workers_changed
 
 
-def _decode_entry(lane: Lane, entry: bytes) -> Header | Malformed:
-    try:
-        return decode_head(entry, lane)
-    except MalformedMessage as error:
-        return Malformed(lane, entry, str(error))
+def _read_wake(
+    entries: Any, events: list[Event | MalformedEvent]
+) -> tuple[dict[Lane, Header | Malformed], float | None, str]:
+    """Decode announcements; return lanes with their heads, the earliest due time, and the cursor."""
+    lanes: dict[Lane, Header | Malformed] = {}
+    due_at: float | None = None
+    cursor = ""
+    for entry_id, fields in stream_entries(entries):
+        cursor = entry_id
+        try:
+            if b"due" in fields:
+                at = float(fields[b"due"])
+                due_at = at if due_at is None or at < due_at else due_at
+                continue
+            lane = lane_of(fields.get(b"lane", b""))
+        except (MalformedMessage, ValueError) as error:
+            events.append(MalformedEvent(repr(fields)[:1024].encode(), f"an announcement makes no sense: {error}"))
+            continue
+        head = decode_entry(fields.get(b"head", b""), lane)
+        lanes[lane] = Malformed(lane, b"", "struck") if isinstance(head, Struck) else head
+    return lanes, due_at, cursor
 
 
 def _windows(requests: Sequence[Peek], reply: Any) -> list[Window]:
@@ -379,7 +488,7 @@ def _windows(requests: Sequence[Peek], reply: Any) -> list[Window]:
         Window(
             request.lane,
             request.offset,
-            tuple(_decode_entry(request.lane, entry) for entry in found[1:]),
+            tuple(decode_entry(entry, request.lane) for entry in found[1:]),
             int(found[0]),
         )
         for request, found in zip(requests, reply, strict=True)

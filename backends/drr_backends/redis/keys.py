@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from drr.errors import InvalidName, MalformedMessage
-from drr.model import PRIORITIES, Lane, TenantPath, check_name
+from drr.backend import check_lane
+from drr.errors import InvalidName, InvalidValue, MalformedMessage
+from drr.model import Lane, TenantPath, check_name
 
 GROUP: Final = "workers"
 """The consumer group of every pool stream. A consumer is ``worker:incarnation``."""
@@ -48,8 +49,30 @@ class Keys:
         """hash: pool and path to account."""
         self.settings = self.prefix + "settings"
         """string: everything about entitlement."""
+        self.admission = self.prefix + "admission"
+        """hash: quotas by tenant (``acme``, ``acme/web``, ``*`` for others), and ``limit:name`` of each limit."""
+        self.depth = self.prefix + "depth"
+        """hash: waiting jobs of each tenant, and under ``tenant#`` their micro-worker-seconds."""
+        self.due = self.prefix + "due"
+        """sorted set: numbers of the delayed jobs (8 bytes) by due time in seconds."""
+        self.delayed = self.prefix + "delayed"
+        """hash: number of a delayed job to the name of its lane, a line break and its frame."""
+        self.back = self.prefix + "back"
+        """hash: lane name to how many put-back entries stand at its head, ``#`` + number to the attempts of each."""
+        self.requests = self.prefix + "requests"
+        """stream: what is asked of the leader."""
+        self.stopping = self.prefix + "stopping"
+        """hash: tokens of running attempts that are to be stopped."""
+        self.stops = self.prefix + "stops"
+        """stream: the same tokens, for workers that listen."""
+        self.estimates = self.prefix + "estimates"
+        """hash: pool, path and task to what was learned of it."""
+        self.changes = self.prefix + "changes"
+        """list: the log of changes to entitlement, latest first."""
         self.dead = self.prefix + "dead"
-        """list: dead letters."""
+        """hash: number to dead letter."""
+        self.graves = self.prefix + "graves"
+        """sorted set: numbers of all dead letters."""
         self.status = self.prefix + "status"
         """string: the leader's last description of its tree."""
         self._lane_prefix = self.prefix + "lane:"
@@ -61,11 +84,10 @@ class Keys:
         """List: the frames of the jobs that wait in a lane."""
         key = self._lanes.get(lane)
         if key is None:
-            check_name("pool", lane.pool)
-            for name in lane.path:
-                check_name("tenant", name)
-            if not lane.path or type(lane.priority) is not int or lane.priority not in PRIORITIES:
-                raise InvalidName("lane", lane, "a lane has a pool, a tenant path and a priority of 0 to 9")
+            try:
+                check_lane(lane)
+            except InvalidValue as error:
+                raise InvalidName("lane", lane, error.rule) from None
             if len(self._lanes) >= _CACHE_LIMIT:
                 self._lanes.clear()
             key = self._lanes[lane] = self._lane_prefix + str(lane)
@@ -79,6 +101,30 @@ class Keys:
         """String: how a job ended; expires."""
         return f"{self.prefix}outcome:{sequence}~{nonce}"
 
+    def graves_of(self, organisation: str) -> str:
+        """Sorted set: numbers of an organisation's dead letters."""
+        return f"{self.prefix}graves:{check_name('organisation', organisation)}"
+
+    def history(self, organisation: str) -> str:
+        """List: an organisation's jobs that ended, latest first; expires."""
+        return f"{self.prefix}history:{check_name('organisation', organisation)}"
+
+    def usage(self, organisation: str, day: int) -> str:
+        """Hash: an organisation's account of a day (Unix time / 86,400); expires."""
+        return f"{self.prefix}usage:{check_name('organisation', organisation)}:{day}"
+
+    def alias(self, path: TenantPath, name: str) -> str:
+        """String: id of the job that was submitted with a key or name; expires."""
+        return f"{self.prefix}alias:{':'.join(path)}:{check_name('key', name)}"
+
+    def bucket(self, path: TenantPath) -> str:
+        """String: a tenant's token bucket; expires when it is full again."""
+        return f"{self.prefix}bucket:{':'.join(path)}"
+
+    def progress(self, sequence: int, nonce: str) -> str:
+        """String: what a handler said last; expires."""
+        return f"{self.prefix}progress:{sequence}~{nonce}"
+
     def reply(self, client: str) -> str:
         """Stream: ids of a client's jobs that have ended; expires."""
         return f"{self.prefix}reply:{check_name('client', client)}"
@@ -89,17 +135,11 @@ class Keys:
 
 
 def lane_of(name: bytes) -> Lane:
-    """Return the lane that ``pool:organisation:project:priority`` names; `MalformedMessage` if none."""
+    """Return the lane that ``pool:organisation:project:priority+limit`` names; `MalformedMessage` if none."""
     try:
-        pool, *path, priority = name.decode("ascii").split(":")
-        check_name("pool", pool)
-        for part in path:
-            check_name("tenant", part)
-    except (ValueError, InvalidName) as error:
+        return Lane.parse(name.decode("ascii"))
+    except ValueError as error:
         raise MalformedMessage("lane name", str(error)[:200]) from None
-    if not path or len(priority) != 1 or priority not in "0123456789":
-        raise MalformedMessage("lane name", "it is not pool:organisation:project:priority")
-    return Lane(pool, tuple(path), int(priority))
 
 
 def node_field(pool: str, path: TenantPath) -> str:

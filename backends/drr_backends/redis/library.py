@@ -26,8 +26,14 @@ OPERATIONS: Final = (
     "resign",
     "write_status",
     "discard_lease",
+    "discard_delayed",
+    "locate",
+    "due",
+    "purge",
+    "progress",
     "commit",
 )
+SOURCES: Final = ("pass_read", "pass_write", *OPERATIONS)
 
 
 class Library(NamedTuple):
@@ -48,7 +54,7 @@ def library() -> Library:
     folder = files("drr_backends.redis") / "lua"
     parts = [(folder / "prelude.lua").read_text("utf-8")]
     # A block each: what is local to one file stays there.
-    parts += [f"do\n{(folder / f'{name}.lua').read_text('utf-8')}end\n" for name in OPERATIONS]
+    parts += [f"do\n{(folder / f'{name}.lua').read_text('utf-8')}end\n" for name in SOURCES]
     body = f"local SCHEMA = {SCHEMA}\n" + "\n".join(parts)
     digest = blake2s(body.encode(), digest_size=6).hexdigest()
     return Library(digest, f"#!lua name=drr_{digest}\nlocal LIBRARY = '{digest}'\n{body}")

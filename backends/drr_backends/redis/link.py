@@ -42,6 +42,7 @@ from drr.errors import (
     StoreUnavailable,
     StoreUnsupported,
 )
+from drr_backends.redis.refusals import REFUSALS, refusal
 
 Command: TypeAlias = Sequence[str | bytes | int | float]
 
@@ -126,6 +127,8 @@ class Address:
             return NotLeader(f"refused: {text.removeprefix('NOTLEADER ')}")
         if word == "REFUSED":
             return CommitRefused(f"refused: {text.removeprefix('REFUSED ')}")
+        if word in REFUSALS:
+            return refusal(text)
         if "OOM" in text[:60] or "command not allowed when used memory" in text:
             return StoreFull(
                 f"the store at {self.shown} is out of memory (maxmemory); nothing was written. "

@@ -1,4 +1,4 @@
-"""Everything in the store that is no job: events, workers, outcomes, dead letters, accounts, settings.
+"""Everything in the store that is no job: events, workers, outcomes, dead letters, requests, accounts.
 
 Each record is msgpack, starts with its version, and is hostile until decoded here (`MalformedMessage`).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgpack
@@ -16,26 +16,20 @@ from drr.backend import (
     ITEM_LIMIT,
     TOKEN_LIMIT,
     DeadLetter,
+    DeathCause,
     Event,
     EventKind,
     LeaderRecord,
     MalformedEvent,
+    MalformedRequest,
+    Request,
+    RequestKind,
     WorkerRecord,
+    check_request,
 )
-from drr.errors import DrrError, InvalidValue, MalformedMessage, PayloadTooLarge, StoreCorrupt
-from drr.model import (
-    Amount,
-    Completion,
-    JobState,
-    Lane,
-    NodePolicy,
-    NodeState,
-    Policies,
-    PoolPolicy,
-    Settings,
-    Share,
-    check_name,
-)
+from drr.errors import InvalidValue, MalformedMessage, PayloadTooLarge, StoreCorrupt
+from drr.model import Completion, JobState, Lane, NodeState, check_name
+from drr.policy import DELAY_MAX
 from drr.wire import ARRAY_LIMIT, MESSAGE_LIMIT, pack, unpack
 from drr_backends.redis.codec import SECONDS_MAX, VERSION, WALL_MAX, decode_head, is_number, split_frame
 from drr_backends.redis.keys import lane_of
@@ -44,14 +38,13 @@ BATCH_BYTES: Final = 256 * 1024
 """A report is cut into event entries of about this size, so that none comes near `MESSAGE_LIMIT`."""
 RAW_LIMIT: Final = 1024
 """Bytes of an undecodable event that are shown."""
-SETTINGS_LIMIT: Final = 64 * 1024 * 1024
-_NODES_PER_CHUNK: Final = 5000
 
 _packer = msgpack.Packer(use_bin_type=True, autoreset=True)
 _length = struct.Struct(">I")
 
 
-def _array(what: str, data: bytes, size: int, limit: int = MESSAGE_LIMIT) -> list[Any]:
+def record(what: str, data: bytes, size: int, limit: int = MESSAGE_LIMIT) -> list[Any]:
+    """Return an array of ``size`` that begins with the version; raises `MalformedMessage`."""
     fields = unpack(what, data, limit)
     if not isinstance(fields, list) or len(fields) != size or type(fields[0]) is not int or fields[0] != VERSION:
         raise MalformedMessage(what, f"it is no array of {size} that begins with version {VERSION}")
@@ -64,7 +57,7 @@ def _array(what: str, data: bytes, size: int, limit: int = MESSAGE_LIMIT) -> lis
 def encode_events(events: Sequence[Event]) -> list[bytes]:
     """Return the batches, each for an entry of its own, that report ``events`` in order."""
     batches: list[bytes] = []
-    batch: list[tuple[str, str, str, float, bytes, str]] = []
+    batch: list[tuple[str, str, str, float, bytes, str, float | None]] = []
     size = 0
     for event in events:
         length = len(event.value) + len(event.error) * 4 + 512
@@ -73,7 +66,17 @@ def encode_events(events: Sequence[Event]) -> list[bytes]:
         if batch and size + length > BATCH_BYTES:
             batches.append(pack((VERSION, batch)))
             batch, size = [], 0
-        batch.append((event.token, event.kind.value, event.worker, event.seconds, event.value, event.error))
+        batch.append(
+            (
+                event.token,
+                event.kind.value,
+                event.worker,
+                event.seconds,
+                event.value,
+                event.error,
+                event.retry_after,
+            )
+        )
         size += length
     if batch:
         batches.append(pack((VERSION, batch)))
@@ -83,7 +86,7 @@ def encode_events(events: Sequence[Event]) -> list[bytes]:
 def decode_events(data: bytes) -> list[Event | MalformedEvent]:
     """Decode one batch; what cannot be decoded of it is a `MalformedEvent`."""
     try:
-        _, batch = _array("events", data, 2)
+        _, batch = record("events", data, 2)
         if not isinstance(batch, list) or len(batch) > ITEM_LIMIT:
             raise MalformedMessage("events", f"they are no array of at most {ITEM_LIMIT}")
     except MalformedMessage as error:
@@ -95,9 +98,9 @@ def _decode_event(fields: Any) -> Event | MalformedEvent:
     def bad(reason: str) -> MalformedEvent:
         return MalformedEvent(repr(fields)[:RAW_LIMIT].encode(errors="replace"), reason)
 
-    if not isinstance(fields, list) or len(fields) != 6:
-        return bad("an event is an array of token, kind, worker, seconds, value and error")
-    token, kind, worker, seconds, value, error = fields
+    if not isinstance(fields, list) or len(fields) != 7:
+        return bad("an event is an array of token, kind, worker, seconds, value, error and pause")
+    token, kind, worker, seconds, value, error, pause = fields
     if not isinstance(token, str) or not 0 < len(token) <= TOKEN_LIMIT:
         return bad("its token is no string of 1 to 256 characters")
     try:
@@ -109,7 +112,9 @@ def _decode_event(fields: Any) -> Event | MalformedEvent:
         return bad("its seconds are out of range")
     if not isinstance(value, bytes) or not isinstance(error, str):
         return bad("its value is no bytes or its error no string")
-    return Event(token, kind, worker, seconds, value, error)
+    if pause is not None and not (is_number(pause, DELAY_MAX) and pause >= 0):
+        return bad("its pause before the next attempt is out of range")
+    return Event(token, kind, worker, seconds, value, error, pause)
 
 
 # --- workers and leader -------------------------------------------------------------------------------
@@ -132,14 +137,14 @@ def decode_worker(name: str, incarnation: bytes, shape: bytes, held: bytes, rene
     try:
         check_name("worker", name)
         check_name("incarnation", chosen := incarnation.decode("ascii", "replace"))
-        _, slots, draining = _array("worker", shape, 3)
+        _, slots, draining = record("worker", shape, 3)
         if not isinstance(slots, dict) or type(draining) is not bool:
             raise MalformedMessage("worker", "its shape is not slots by pool and draining")
         for pool, count in slots.items():
             check_name("pool", pool)
             if type(count) is not int or not 0 <= count <= 1_000_000:
                 raise MalformedMessage("worker", f"{count!r:.40} is no number of slots")
-        _, tokens, version = _array("held attempts", held, 3)
+        _, tokens, version = record("held attempts", held, 3)
         if not isinstance(version, str) or not isinstance(tokens, list):
             raise MalformedMessage("worker", "what it holds is no array of tokens and a version")
         if not all(isinstance(token, str) for token in tokens):
@@ -196,7 +201,7 @@ def encode_completion(completion: Completion) -> bytes:
 
 def decode_completion(data: bytes) -> Completion:
     """Decode the record of a job's end; raises `MalformedMessage`."""
-    _, state, attempt, finished_at, seconds, value, error = _array("outcome", data, 7)
+    _, state, attempt, finished_at, seconds, value, error = record("outcome", data, 7)
     if not isinstance(value, bytes) or not isinstance(error, str) or type(attempt) is not int:
         raise MalformedMessage("outcome", "its attempt, value or error has the wrong type")
     if not is_number(finished_at, WALL_MAX) or not is_number(seconds, SECONDS_MAX):
@@ -207,37 +212,62 @@ def decode_completion(data: bytes) -> Completion:
         raise MalformedMessage("outcome", f"{state!r:.40} is no state") from None
 
 
-def encode_preamble(lane: str, reason: str, *, job: bool) -> bytes:
+def encode_preamble(lane: str, reason: str, cause: DeathCause, *, job: bool) -> bytes:
     """Return what stands in front of the entry in a dead letter. ``job``: the entry is a valid frame."""
-    packed: bytes = _packer.pack((VERSION, lane, reason[:4096], job))
+    packed: bytes = _packer.pack((VERSION, lane, reason[:4096], cause.value, job))
     return _length.pack(len(packed)) + packed
 
 
-def decode_dead_letter(data: bytes) -> DeadLetter:
+def decode_dead_letter(number: int, data: bytes) -> DeadLetter:
     """Decode a dead letter; one that is none is shown as such rather than refused."""
-    size = int.from_bytes(data[:4], "big")
-    entry = data[4 + size :]
+    at = int.from_bytes(data[:8], "big") / 1000
+    size = int.from_bytes(data[8:12], "big")
+    entry = data[12 + size :]
     try:
-        _, name, reason, job = _array("dead letter", data[4 : 4 + size], 4, 64 * 1024)
+        _, name, reason, cause, job = record("dead letter", data[12 : 12 + size], 5, 64 * 1024)
         if not isinstance(name, str) or not isinstance(reason, str):
             raise MalformedMessage("dead letter", "its lane or reason is no string")
-        lane = lane_of(name.encode(errors="replace"))
-    except MalformedMessage as error:
-        return DeadLetter(UNKNOWN_LANE, f"this dead letter cannot be decoded: {error}", None, data[:4096])
+        lane, cause = lane_of(name.encode(errors="replace")), DeathCause(cause)
+    except (MalformedMessage, ValueError) as error:
+        reason = f"this dead letter cannot be decoded: {error}"
+        return DeadLetter(number, UNKNOWN_LANE, reason, DeathCause.OTHER, at, None, data[:4096])
     if job:
         head, payload = split_frame(entry)
         try:
-            return DeadLetter(lane, reason, decode_head(head), payload)
+            return DeadLetter(number, lane, reason, cause, at, decode_head(head), payload)
         except MalformedMessage:
             pass  # the job was spoilt in the store before it was buried
-    return DeadLetter(lane, reason, None, entry)
+    return DeadLetter(number, lane, reason, cause, at, None, entry)
+
+
+# --- requests -----------------------------------------------------------------------------------------
+
+
+def encode_request(request: Request) -> bytes:
+    """Return what asks something of the leader."""
+    return pack((VERSION, request.kind.value, request.subject, request.body, request.id, request.by))
+
+
+def decode_request(data: bytes) -> Request | MalformedRequest:
+    """Decode what is asked; never raises."""
+    try:
+        _, kind, subject, body, name, by = record("request", data, 6)
+        if not (
+            isinstance(subject, str) and isinstance(body, bytes) and isinstance(name, str) and isinstance(by, str)
+        ):
+            raise MalformedMessage("request", "a part of it has the wrong type")
+        request = Request(RequestKind(kind), subject, body, name, by)
+        check_request(request)
+    except (MalformedMessage, ValueError, TypeError) as error:
+        return MalformedRequest(data[:RAW_LIMIT], str(error)[:300])
+    return request
 
 
 UNKNOWN_LANE: Final = Lane("unknown", ("unknown",))
 """Stands for the lane of what tells of none."""
 
 
-# --- accounts and settings ----------------------------------------------------------------------------
+# --- accounts ----------------------------------------------------------------------------
 
 
 _NODE_DEFAULT: Final = NodeState()
@@ -257,7 +287,7 @@ def encode_node(state: NodeState) -> bytes:
 
 def decode_node(data: bytes) -> NodeState:
     """Decode a node's account; raises `MalformedMessage`."""
-    fields = _array("account", data, 1 + len(_NODE_DEFAULT), 1024)[1:]
+    fields = record("account", data, 1 + len(_NODE_DEFAULT), 1024)[1:]
     for place, (name, value, like) in enumerate(zip(NodeState._fields, fields, _NODE_DEFAULT, strict=True)):
         if isinstance(value, str) and type(like) is int and re.fullmatch(r"-?[0-9]{19,40}", value):
             fields[place] = value = int(value)
@@ -265,50 +295,3 @@ def decode_node(data: bytes) -> NodeState:
         if not fits:
             raise MalformedMessage("account", f"{name} is {value!r:.40}")
     return NodeState(*fields)
-
-
-def encode_settings(settings: Settings) -> bytes:
-    """Return the record of all settings."""
-    pools = {
-        name: (pool.quantum, pool.ceiling, pool.reserve, pool.default_estimate)
-        for name, pool in settings.pools.items()
-    }
-    nodes: list[Any] = [
-        (pool, path, (policy.weight, _amount(policy.soft_cap), _amount(policy.hard_cap), _amount(policy.floor),
-                      policy.ceiling))
-        for pool, policies in settings.nodes.items()
-        for path, policy in policies.items()
-    ]  # fmt: skip
-    # A pool without policies is kept too, as an entry without a path.
-    nodes += [(pool, None, None) for pool, policies in settings.nodes.items() if not policies]
-    chunks = [pack(nodes[i : i + _NODES_PER_CHUNK]) for i in range(0, len(nodes), _NODES_PER_CHUNK)]
-    return pack((VERSION, pools, chunks))
-
-
-def _amount(value: Amount | None) -> int | float | None:
-    # A share is told from a count by its type: floats are shares.
-    return float(value.fraction) if isinstance(value, Share) else value
-
-
-def decode_settings(data: bytes) -> Settings:
-    """Decode the settings; raises `MalformedMessage`."""
-    _, pools, chunks = _array("settings", data, 3, SETTINGS_LIMIT)
-    try:
-        found_pools = {check_name("pool", name): PoolPolicy(*values) for name, values in pools.items()}
-        nodes: dict[str, dict[tuple[str, ...], NodePolicy]] = {}
-        for chunk in chunks:
-            for pool, path, policy in unpack("settings", chunk):
-                policies = nodes.setdefault(check_name("pool", pool), {})
-                if path is not None:
-                    weight, soft, hard, floor, ceiling = policy
-                    policies[tuple(check_name("tenant", name) for name in path)] = NodePolicy(
-                        weight, _read_amount(soft), _read_amount(hard), _read_amount(floor) or 0, ceiling
-                    )
-    except (DrrError, ValueError, TypeError, AttributeError) as error:
-        raise MalformedMessage("settings", str(error)[:300]) from None
-    final: Mapping[str, Policies] = nodes
-    return Settings(found_pools, final)
-
-
-def _read_amount(value: Any) -> Amount | None:
-    return Share(value) if isinstance(value, float) else value

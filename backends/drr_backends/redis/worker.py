@@ -11,13 +11,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from drr.backend import ITEM_LIMIT, TOKEN_LIMIT, Attempt, Event, Malformed, WorkerRecord, check_count, check_worker
+from drr.backend import (
+    ITEM_LIMIT,
+    PROGRESS_LIMIT,
+    PROGRESS_SECONDS,
+    TOKEN_LIMIT,
+    Attempt,
+    Event,
+    Malformed,
+    WorkerRecord,
+    check_count,
+    check_worker,
+)
 from drr.errors import BackendError, MalformedMessage, StoreCorrupt, WorkerNameInUse
-from drr.model import Lane, check_name
+from drr.model import Lane, check_name, parse_job_id
 from drr_backends.redis.codec import decode_head, split_frame
 from drr_backends.redis.keys import GROUP, consumer
+from drr_backends.redis.passes import check_cursor
 from drr_backends.redis.records import UNKNOWN_LANE, decode_worker, encode_events, encode_held, encode_shape
-from drr_backends.redis.store import Store, by_stream, stream_entries
+from drr_backends.redis.store import Store, by_stream, checked, stream_entries
 
 
 class WorkerRole(Store):
@@ -88,6 +100,32 @@ class WorkerRole(Store):
             # An entry that was settled meanwhile is still listed for a moment, without content.
             found += _attempts([entry for entry in reply if entry[1]])
             after = reply[-1][0].decode()
+
+    async def stops(self, after: str, block: float) -> tuple[str, list[str]]:
+        """See `drr.backend.WorkerPort.stops`."""
+        key = self.keys.stops
+        if after == "":
+            last, tokens = checked(
+                await self.link.calls(
+                    [("XREVRANGE", key, "+", "-", "COUNT", 1), ("HKEYS", self.keys.stopping)], repeatable=True
+                )
+            )
+            return last[0][0].decode() if last else "0-0", [token.decode("utf-8", "replace") for token in tokens]
+        check_cursor(after)
+        command = (("XREAD", "COUNT", ITEM_LIMIT), ("STREAMS", key, after))
+        reply = await self.blocking_call(("stops",), block, command)
+        found = stream_entries(by_stream(reply).get(key.encode()))
+        tokens = [fields.get(b"token", b"").decode("utf-8", "replace") for _, fields in found]
+        return found[-1][0] if found else after, tokens
+
+    async def report_progress(self, token: str, job_id: str, blob: bytes) -> bool:
+        """See `drr.backend.WorkerPort.report_progress`."""
+        check_count("bytes of progress", len(blob), high=PROGRESS_LIMIT)
+        _, sequence, nonce = parse_job_id(job_id)
+        keys = [self.keys.leases, self.keys.progress(sequence, nonce)]
+        packed = sequence.to_bytes(8, "big")
+        expiry = round(PROGRESS_SECONDS * 1000)
+        return bool(await self.call("progress", keys, token, packed, blob, expiry, repeatable=True))
 
     async def report(self, events: Sequence[Event]) -> None:
         """See `drr.backend.WorkerPort.report`."""

@@ -7,15 +7,17 @@
 --   * what frees memory or keeps somebody alive has the flag allow-oom, what adds jobs has not;
 --   * at most ITEMS items of a kind; nothing is unpacked in pieces of more than CHUNK values;
 --   * records are opaque strings made by the caller. What Lua itself must know stands in front of them:
---     a frame starts with its head: sequence u64, attempts u16, losses u16, header length u32 (big-endian)
---     and the header. A lease record is the id of its pool entry, a space, the head of its job, and the rest.
+--     a frame starts with its head: sequence u64, attempts u16, losses u16, failures u16, flags u16, header
+--     length u32 (big-endian) and the header. A lease record is the id of its pool entry, a space, the head of
+--     its job, and the rest. A delayed job is the name of its lane, a line break and its frame.
 --
--- A refusal is an error reply whose first word says which: NOTLEADER, REFUSED or BADCALL.
+-- A refusal is an error reply whose first word says which: NOTLEADER, REFUSED, QUOTA, EXISTS, NOLIMIT or BADCALL.
 
 local ITEMS = 1000
 local CHUNK = 4000
 local HEADER_MAX = 4096
-local PREFIX = 16
+local PREFIX = 20
+local RETURNED, STRUCK = 1, 2 -- flags: put back at the head of its lane; cancelled or expired while it waited
 local GROUP = 'workers'
 
 local function register(name, callback, flags)
@@ -49,7 +51,7 @@ end
 -- The length of an entry's head, or nothing if it is no frame.
 local function head_length(entry)
     if #entry >= PREFIX then
-        local header = struct.unpack('>I4', entry, 13)
+        local header = struct.unpack('>I4', entry, 17)
         if header <= HEADER_MAX and PREFIX + header <= #entry then
             return PREFIX + header
         end
@@ -67,7 +69,7 @@ end
 local function parse_lease(record)
     local id, start = string.match(record, '^(%d+%-%d+) ()')
     if id and #record >= start + PREFIX - 1 then
-        local filled = start + PREFIX - 1 + struct.unpack('>I4', record, start + 12)
+        local filled = start + PREFIX - 1 + struct.unpack('>I4', record, start + 16)
         if filled <= #record then
             return id, string.sub(record, start, filled), filled
         end
@@ -78,6 +80,78 @@ end
 local function running(sequence)
     return '#' .. sequence
 end
+
+-- The flags of a lane entry; 0 of what is no frame.
+local function flags_of(entry)
+    return head_length(entry) and (struct.unpack('>I2', entry, 15)) or 0
+end
+
+-- A frame with other counts and flags. Of a put-back entry the store keeps the number in `back` (see docs/protocol.md).
+local function recount(frame, attempts, losses, failures, flags)
+    return string.sub(frame, 1, 8) .. struct.pack('>I2I2I2I2', attempts, losses, failures, flags) .. string.sub(frame, 17)
+end
+
+-- The lane's name and the frame of a delayed job, or nothing.
+local function parse_delayed(value)
+    local at = value and string.find(value, '\n', 1, true)
+    if at then
+        return string.sub(value, 1, at - 1), string.sub(value, at + 1)
+    end
+end
+
+-- Where in a lane a job stands (from 0) and its entry, or nothing. Fresh entries are in order of their numbers; the
+-- put-back ones before them are in none. `thorough`: look at every entry if order did not lead to it.
+local function find_in_lane(lane, back, name, packed, thorough)
+    local returned = tonumber(redis.call('HGET', back, name) or 0)
+    local length = redis.call('LLEN', lane)
+    local function scan(from, to)
+        for at = from, to, 100 do
+            for i, entry in ipairs(redis.call('LRANGE', lane, at, math.min(at + 99, to))) do
+                if string.sub(entry, 1, 8) == packed and head_length(entry) and flags_of(entry) < STRUCK then
+                    return at + i - 1, entry
+                end
+            end
+        end
+    end
+    if redis.call('HEXISTS', back, '#' .. packed) == 1 then
+        return scan(0, returned - 1)
+    end
+    local wanted, low, high = struct.unpack('>I8', packed), returned, length - 1
+    while low <= high do
+        local middle = math.floor((low + high) / 2)
+        local entry = redis.call('LINDEX', lane, middle)
+        local number = #entry >= 8 and struct.unpack('>I8', entry) or 0
+        if number == wanted then
+            if head_length(entry) and flags_of(entry) < STRUCK then
+                return middle, entry
+            end
+            return nil
+        elseif number < wanted then
+            low = middle + 1
+        else
+            high = middle - 1
+        end
+    end
+    if thorough then
+        return scan(0, length - 1)
+    end
+end
+
+local function milliseconds()
+    local now = redis.call('TIME')
+    return now[1] * 1000 + math.floor(now[2] / 1000)
+end
+
+-- Puts a letter (preamble and entry) among the dead. `counter` is the hash with the number of the last one.
+local function bury(counter, dead, graves, organisation, letter)
+    local number = redis.call('HINCRBY', counter, 'letters', 1)
+    redis.call('HSET', dead, number, struct.pack('>I8', milliseconds()) .. letter)
+    redis.call('ZADD', graves, number, number)
+    redis.call('ZADD', organisation, number, number)
+end
+
+-- Parts of the commit, filled by the files pass_*.lua.
+local pass = {}
 
 -- nil, or the first of `keys[from..to]` that exists with another type than `kind`.
 local function wrong_type(keys, kind, from, to)
