@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from drr.backend import ITEM_LIMIT, Backend, DeadLetter, Peek, Requeue, Settlement, StoredStatus
+from drr.backend import ITEM_LIMIT, Backend, DeathCause, Peek, Requeue, Settlement, StoredStatus
 from drr.errors import InvalidValue
 from drr.model import Header, JobState, JobStatus, Lane, call_nonce, format_job_id, parse_job_id
 from tests.contract.harness import (
@@ -331,20 +331,22 @@ async def test_a_buried_job_is_a_dead_letter_with_its_payload(backend: Backend, 
     leases = await leader.start(job(payload=b"one"), job(payload=b"two"), job(OTHER, payload=b"three"))
     await leader.commit(
         settlements=[
-            Settlement(leases[2], completion(JobState.DEAD), bury="poison: lost 3 times"),
+            Settlement(leases[2], completion(JobState.DEAD), bury="poison: lost 3 times", cause=DeathCause.POISON),
             Settlement(leases[0], completion(JobState.FAILED)),
-            Settlement(leases[1], completion(JobState.FAILED), bury="no retries left"),
+            Settlement(leases[1], completion(JobState.FAILED), bury="no retries left", cause=DeathCause.FAILED),
         ]
     )
-    letters = [
-        DeadLetter(OTHER, "poison: lost 3 times", leases[2].header, b"three"),
-        DeadLetter(LANE, "no retries left", leases[1].header, b"two"),
+    letters = await backend.dead_letters()
+    assert [(letter.lane, letter.reason, letter.cause, letter.header, letter.payload) for letter in letters] == [
+        (OTHER, "poison: lost 3 times", DeathCause.POISON, leases[2].header, b"three"),
+        (LANE, "no retries left", DeathCause.FAILED, leases[1].header, b"two"),
     ]
-    assert await backend.dead_letters() == letters
-    assert await backend.dead_letters(1) == letters[:1]
-    assert await backend.dead_letters(1, 1) == letters[1:]
-    assert await backend.dead_letters(5, 2) == []
-    assert await backend.dead_letters(0) == []
+    first, second = letters
+    assert 0 < first.number < second.number
+    assert await backend.dead_letters(limit=1) == [first]
+    assert await backend.dead_letters(after=first.number) == [second]
+    assert await backend.dead_letters(after=second.number) == []
+    assert await backend.dead_letters(limit=0) == []
 
 
 async def test_a_buried_job_with_a_result_is_looked_up_as_dead(backend: Backend, leader: Leader) -> None:
@@ -357,9 +359,9 @@ async def test_a_buried_job_with_a_result_is_looked_up_as_dead(backend: Backend,
 
 
 async def test_dead_letters_are_bounded_per_call(backend: Backend) -> None:
-    for limit, offset in ((ITEM_LIMIT + 1, 0), (-1, 0), (1, -1)):
+    for limit, after in ((ITEM_LIMIT + 1, 0), (-1, 0), (1, -1)):
         with pytest.raises(InvalidValue):
-            await backend.dead_letters(limit, offset)
+            await backend.dead_letters(limit=limit, after=after)
 
 
 async def test_the_status_of_a_new_store_is_empty(backend: Backend) -> None:

@@ -145,11 +145,11 @@ async def test_returned_jobs_go_to_the_head_of_their_lanes(backend: Backend, lea
     (waiting,) = await heads(backend)
     await leader.commit(requeues=[Requeue(leases[1], 1, 0), Requeue(leases[2], 5, 3), Requeue(leases[0], 2, 1)])
     assert await heads(backend) == [
-        replace(leases[0].header, attempts=2, losses=1),
-        replace(leases[1].header, attempts=1, losses=0),
+        replace(leases[0].header, attempts=2, losses=1, returned=True),
+        replace(leases[1].header, attempts=1, losses=0, returned=True),
         waiting,
     ]
-    assert await heads(backend, OTHER) == [replace(leases[2].header, attempts=5, losses=3)]
+    assert await heads(backend, OTHER) == [replace(leases[2].header, attempts=5, losses=3, returned=True)]
     assert (await backend.load(leader.token)).leases == ()
 
 
@@ -159,14 +159,14 @@ async def test_counts_of_a_returned_job_have_a_range(backend: Backend, leader: L
         with pytest.raises(InvalidValue):
             await leader.commit(requeues=[Requeue(lease, attempts, losses)])
     await leader.commit(requeues=[Requeue(lease, 2**16 - 1, 2**16 - 1)])
-    assert await heads(backend) == [replace(lease.header, attempts=2**16 - 1, losses=2**16 - 1)]
+    assert await heads(backend) == [replace(lease.header, attempts=2**16 - 1, losses=2**16 - 1, returned=True)]
 
 
 async def test_one_pass_may_requeue_a_job_and_dispatch_it_again(backend: Backend, leader: Leader) -> None:
     (lease,) = await leader.start(job(payload=b"same"))
     await submit(backend, job(), job())
     first, second = await heads(backend)
-    returned = replace(lease.header, attempts=1, losses=1)
+    returned = replace(lease.header, attempts=1, losses=1, returned=True)
     again, behind = leader.lease(returned), leader.lease(first)
     await leader.commit(
         requeues=[Requeue(lease, 1, 1)], dispatches=[Dispatch(returned, again), Dispatch(first, behind)]
@@ -181,7 +181,7 @@ async def test_one_pass_may_requeue_a_job_and_dispatch_it_again(backend: Backend
 
 async def test_one_pass_may_requeue_into_an_empty_lane_and_empty_it(backend: Backend, leader: Leader) -> None:
     (lease,) = await leader.start(job())
-    returned = replace(lease.header, attempts=1)
+    returned = replace(lease.header, attempts=1, returned=True)
     again = leader.lease(returned)
     await leader.commit(requeues=[Requeue(lease, 1, 0)], dispatches=[Dispatch(returned, again)])
     snapshot = await backend.load(leader.token)
@@ -295,7 +295,7 @@ async def test_a_commit_reads_ahead_what_it_leaves(backend: Backend, leader: Lea
         Window(LANE, 0, (), 4),
     ]
     (found,) = await leader.commit([Peek(LANE, 0, 10)], requeues=[Requeue(lease, 1, 1)])
-    assert found.entries == (replace(first, attempts=1, losses=1), *others)
+    assert found.entries == (replace(first, attempts=1, losses=1, returned=True), *others)
     assert found.length == 5
 
 
@@ -342,7 +342,7 @@ async def test_a_pass_with_too_many_items_of_a_kind_is_refused(backend: Backend,
     kinds: dict[str, Any] = {
         "settlements": [Settlement(lease, completion())] * over,
         "requeues": [Requeue(lease, 1, 0)] * over,
-        "burials": [Burial(LANE, b"x", "why")] * over,
+        "removals": [Burial(LANE, b"x", "why")] * over,
         "dispatches": [Dispatch(lease.header, lease)] * over,
     }
     before = await picture(backend, leader.token)
@@ -378,7 +378,7 @@ class Scene:
         await self.backend.report([succeeded(self.leases[0].token)])
         facts = await self.backend.receive(self.leader.position, 0)
         settled, returned, kept = self.leases
-        new = [self.leader.lease(header) for header in (*self.others, replace(returned.header, attempts=1))]
+        new = [self.leader.lease(header) for header in (*self.others, replace(returned.header, attempts=1, returned=True))]
         self.commit = self.leader.next(
             position=facts.position,
             settlements=[Settlement(settled, completion(), bury="for the test")],
@@ -428,8 +428,8 @@ WRONG = {
     "settles and requeues": more("settlements", lambda s: Settlement(s.leases[1], completion())),
     "requeues an unknown token": more("requeues", lambda s: Requeue(replace(s.leases[2], token="?"), 1, 0)),
     "requeues twice": more("requeues", lambda s: s.commit.requeues[0]),
-    "buries a good job": more("burials", lambda s: Burial(LANE, b"raw", "why")),
-    "buries in an empty lane": more("burials", lambda s: Burial(RENDERS, b"raw", "why")),
+    "buries a good job": more("removals", lambda s: Burial(LANE, b"raw", "why")),
+    "buries in an empty lane": more("removals", lambda s: Burial(RENDERS, b"raw", "why")),
     "dispatches the second": more("dispatches", lambda s: dispatch(s, s.mine[1])),
     "dispatches past a returned job": altered(dispatches=lambda s: [dispatch(s, s.mine[0])]),
     "dispatches from an empty lane": more("dispatches", lambda s: dispatch(s, replace(s.mine[0], lane=RENDERS))),

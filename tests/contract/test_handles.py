@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 import anyio
 import pytest
 
-from drr.backend import Attempt, Backend, Commit, Peek, Position
+from drr.backend import Attempt, Backend, Commit, Peek, Position, Request, RequestKind
 from drr.errors import StoreUnavailable
+from drr.model import JobState
 from tests.contract.harness import LANE, LONG, PATIENCE, SHORT, Harness, Leader, heads, job, submit, succeeded, worker
 
 pytestmark = pytest.mark.anyio
@@ -19,6 +20,20 @@ METHODS: dict[str, Callable[[Backend], Awaitable[object]]] = {
     "replies": lambda backend: backend.replies("c", "", SHORT),
     "lane_lengths": lambda backend: backend.lane_lengths([LANE]),
     "read_status": lambda backend: backend.read_status(),
+    "find": lambda backend: backend.find(("a", "b"), "x"),
+    "request": lambda backend: backend.request([Request(RequestKind.CANCEL, "default:a:b:5:1~n")]),
+    "progress": lambda backend: backend.progress(["default:a:b:5:1~n"]),
+    "list_jobs": lambda backend: backend.list_jobs(("a",), JobState.QUEUED),
+    "waiting": lambda backend: backend.waiting([("a",)]),
+    "usage": lambda backend: backend.usage("a", 0, 24),
+    "changes": lambda backend: backend.changes(),
+    "settings": lambda backend: backend.settings(),
+    "purge_dead": lambda backend: backend.purge_dead([1]),
+    "stops": lambda backend: backend.stops("", SHORT),
+    "report_progress": lambda backend: backend.report_progress("t1", "default:a:b:5:1~n", b""),
+    "due": lambda backend: backend.due(0.0),
+    "locate": lambda backend: backend.locate(["default:a:b:5:1~n"]),
+    "letters": lambda backend: backend.letters([1]),
     "dead_letters": lambda backend: backend.dead_letters(),
     "join": lambda backend: backend.join(worker()),
     "worker_record": lambda backend: backend.worker_record("w1"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drr.backend import Backend, Burial, DeadLetter, Dispatch, Malformed, MalformedEvent, Peek
+from drr.backend import Backend, Burial, DeathCause, Dispatch, Malformed, MalformedEvent, Peek
 from drr.errors import CommitRefused
 from drr.model import JobState, JobStatus
 from tests.contract.harness import LANE, OTHER, Harness, Leader, header_of, job, submit, succeeded, window
@@ -27,11 +27,12 @@ async def test_bytes_in_a_lane_are_seen_and_buried(
         assert entry.reason
     assert lane == LANE
     assert isinstance(found, Malformed)
-    await leader.commit(burials=[Burial(LANE, found.raw, "not a job")])
+    await leader.commit(removals=[Burial(LANE, found.raw, "not a job")])
     assert await backend.lane_lengths([LANE]) == [0]
     assert (await backend.load(leader.token)).lanes == ()
     (letter,) = await backend.dead_letters()
-    assert letter == DeadLetter(LANE, "not a job", None, letter.payload)
+    assert (letter.lane, letter.reason, letter.cause) == (LANE, "not a job", DeathCause.MALFORMED)
+    assert letter.header is None
     assert raw.startswith(letter.payload)
     assert bool(letter.payload) == bool(raw)
 
@@ -47,17 +48,17 @@ async def test_bytes_between_jobs_do_no_harm_to_them(backend: Backend, leader: L
     assert isinstance(bad, Malformed)
 
     with pytest.raises(CommitRefused):
-        await leader.commit(burials=[Burial(LANE, bad.raw, "not the head yet")])
+        await leader.commit(removals=[Burial(LANE, bad.raw, "not the head yet")])
     await leader.dispatch(header_of(one))
     assert await backend.look_up(behind) == [JobStatus(behind[0], JobState.QUEUED)]
     with pytest.raises(CommitRefused):
         await leader.dispatch(header_of(two))
     with pytest.raises(CommitRefused):
-        await leader.commit(burials=[Burial(LANE, b"another", "other bytes")])
+        await leader.commit(removals=[Burial(LANE, b"another", "other bytes")])
 
     lease = leader.lease(header_of(two))
     (left,) = await leader.commit(
-        [Peek(LANE, 0, 5)], burials=[Burial(LANE, bad.raw, "not a job")], dispatches=[Dispatch(lease.header, lease)]
+        [Peek(LANE, 0, 5)], removals=[Burial(LANE, bad.raw, "not a job")], dispatches=[Dispatch(lease.header, lease)]
     )
     assert left.length == 0
     attempts = await backend.read_attempts("w1", "i1", "default", 5, 0)
@@ -85,7 +86,7 @@ async def test_several_bad_entries_are_buried_in_one_pass(backend: Backend, lead
         for entry in (await window(backend, lane)).entries
         if isinstance(entry, Malformed)
     ]
-    await leader.commit(burials=burials)
+    await leader.commit(removals=burials)
     assert [letter.payload for letter in await backend.dead_letters()] == [b"three", b"one", b"two"]
     assert await backend.lane_lengths([LANE, OTHER]) == [0, 0]
 

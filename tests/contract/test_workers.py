@@ -278,7 +278,7 @@ async def test_a_requeued_job_is_dispatched_again_with_its_payload_and_counts(
     (lease,) = await leader.start(job(payload=b"again"))
     await leader.commit(requeues=[Requeue(lease, 1, 1)])
     (head,) = await heads(backend)
-    assert head == replace(lease.header, attempts=1, losses=1)
+    assert head == replace(lease.header, attempts=1, losses=1, returned=True)
     (second,) = await leader.dispatch(head)
     (attempt,) = await backend.read_attempts("w1", "i1", "default", 5, 0)
     assert isinstance(attempt, Attempt)

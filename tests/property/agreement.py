@@ -325,7 +325,7 @@ class Agreement(RuleBasedStateMachine):
             self.tally(said.__name__)
             return
         self.tally("committed")
-        for kind in ("settlements", "requeues", "burials", "dispatches", "charges"):
+        for kind in ("settlements", "requeues", "removals", "dispatches", "charges"):
             self.happened[kind] += len(getattr(commit, kind))
         self.books.enter(commit)
 

@@ -24,7 +24,7 @@ from tests.property.sides import Side
 MUST_HAPPEN = [
     *("submitted", "repeated", "replies read", "dead letters seen", "joined", "refused to join", "beat True"),
     *("beat False", "attempts read", "attempts pending", "loaded", "events read", "lanes announced", "committed"),
-    *("settlements", "requeues", "burials", "dispatches", "charges", NotLeader.__name__, CommitRefused.__name__),
+    *("settlements", "requeues", "removals", "dispatches", "charges", NotLeader.__name__, CommitRefused.__name__),
     *(f"seen {state}" for state in JobState),
 ]
 

@@ -25,7 +25,7 @@ def full_pass(leader: Leader, leases: list[Lease], waiting: list[Header]) -> dic
         "position": Position("5-0", "5-0"),
         "settlements": [Settlement(leases[0], completion(), bury="why"), Settlement(leases[1], completion())],
         "requeues": [Requeue(leases[2], 1, 1)],
-        "burials": [Burial(OTHER, b"rubbish", "it is")],
+        "removals": [Burial(OTHER, b"rubbish", "it is")],
         "dispatches": [Dispatch(replace(leases[2].header, attempts=1, losses=1), leader.lease(leases[2].header)),
                        Dispatch(waiting[0], leader.lease(waiting[0]))],
         "charges": {leases[3].token: replace(leases[3], charged=9.0)},
@@ -68,7 +68,7 @@ REFUSALS: dict[str, Change] = {
     "a token that was live until now": lambda leases, waiting, fields: fields["dispatches"].append(
         Dispatch(waiting[1], replace(leases[0], token=leases[0].token))
     ),
-    "another entry to bury": lambda leases, waiting, fields: fields["burials"].append(Burial(OTHER, b"rubbish", "")),
+    "another entry to bury": lambda leases, waiting, fields: fields["removals"].append(Burial(OTHER, b"rubbish", "")),
 }
 
 

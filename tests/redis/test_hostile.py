@@ -83,7 +83,7 @@ async def test_rubbish_in_a_lane_is_buried_and_the_jobs_behind_it_run(store: Red
                 break  # burials come first within a pass
             leases.append(leader.lease(entry))
         if burials and not leases:
-            await leader.commit(burials=burials)
+            await leader.commit(removals=burials)
         else:
             for lease in leases:
                 await leader.dispatch(lease.header)
@@ -118,7 +118,7 @@ async def test_an_entry_that_is_no_frame_can_be_buried(store: RedisHarness, lead
     assert announced == entry
     assert len(entry.raw) <= 4096
     assert raw.startswith(entry.raw)
-    await leader.commit(burials=[Burial(LANE, entry.raw, entry.reason)])
+    await leader.commit(removals=[Burial(LANE, entry.raw, entry.reason)])
     (letter,) = await store.handle.dead_letters()
     assert (letter.payload, letter.header) == (raw, None)
 

@@ -333,7 +333,7 @@ async def test_a_full_pass_of_every_kind_works(store: RedisHarness, leader: Lead
         settlements=[Settlement(lease, completion(), bury="x") for lease in first],
         requeues=[Requeue(lease, 1, 0) for lease in second],
         dispatches=[
-            Dispatch(again, leader.lease(again)) for again in (replace(e.header, attempts=1) for e in second)
+            Dispatch(again, leader.lease(again)) for again in (replace(e.header, attempts=1, returned=True) for e in second)
         ],
     )
     assert [header_of(found.entries[0]) for found in windows] == third
