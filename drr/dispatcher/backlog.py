@@ -123,6 +123,7 @@ class Backlog:
         if window is not None:
             if window.rest == 0:
                 window.rest = UNKNOWN
+                self.pools[lane.pool].refill(window)  # what is less urgent waits for it to be read
             self.windows.want(window)
         elif self._fits(lane):
             window = self._open(lane)

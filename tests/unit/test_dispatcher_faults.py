@@ -1,8 +1,9 @@
 """Fail the N-th call of the store for N = 1, 2, ... until a run is clean; and what the safeguards are good for.
 
 Every run is the same small day: two tenants, one of them capped, a worker that dies with a job in its hands,
-one that hands a job back, one job that fails, an entry that is no job. Whatever fails, before its effect or
-after it, every job must reach one end, once, no cap may be exceeded, and no slot may stay held.
+one that hands a job back, one job that fails, one that succeeds at its second try, one that is put off, one that
+expires, three that are cancelled (while they wait, run and are put off), an entry that is no job. Whatever fails,
+before its effect or after it, every job must reach one end, once, no cap may be exceeded, no slot may stay held.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from drr.backend import Commit, EventKind, Peek, Window, check_commit
+from drr.backend import Attempt, Commit, EventKind, Peek, Request, RequestKind, Window, check_commit
 from drr.dispatcher import liveness
 from drr.errors import NotLeader, StoreUnavailable
-from drr.model import JobState, NodePolicy
+from drr.model import JobState, NodePolicy, RetryPolicy
 from drr_backends.memory.checks import validate
 from drr_backends.memory.passes import apply
-from tests.helpers.backends import FaultyBackend, Plan
-from tests.helpers.desk import ACME, GLOBEX, URGENT, Desk
+from tests.helpers.backends import WRITES_AND_READS, FaultyBackend, Plan
+from tests.helpers.desk import ACME, GLOBEX, TRIVIAL, URGENT, Desk
 from tests.helpers.site import Site, running
 
 pytestmark = pytest.mark.anyio
@@ -52,6 +53,9 @@ class Day:
         self.site = Site()
         self.ids: list[str] = []
         self.returned: set[str] = set()
+        self.ends: dict[str, JobState] = {}
+        """How jobs end that do not succeed."""
+        self.stopping: list[tuple[str, Attempt]] = []
         self.starts: Counter[str] = Counter()
 
     async def run(self) -> None:
@@ -64,7 +68,9 @@ class Day:
             await site.beat("dies")
             self.ids += await self.submit(ACME, 6)
             self.ids += await self.submit(GLOBEX, 12)
+            await self.submit_special()
             await site.backend.plant_entry(GLOBEX, b"junk")
+            site.store.add_waiting(GLOBEX.path, 1, 1_000_000)  # it was a job before it was spoilt
             for turn in range(120):
                 await self.work()
                 if turn == 4:
@@ -73,17 +79,38 @@ class Day:
                 await site.clock.advance(0.25)
                 await site.beat("w1", *(["w2"] if turn >= 4 else []))
                 self.check_caps()
-                if not (site.store.leases or site.store.lanes):
+                if not (site.store.leases or site.store.lanes or site.store.delayed):
                     break
             await site.clock.advance(2.0)
             await site.clock.run_until(lambda: dispatcher.is_leader)
         await self.check_end()
         await site.backend.close()
 
-    async def submit(self, lane: Any, number: int) -> list[str]:
-        return await self.site.submit(lane, number, result_ttl=1e6, reply_to="client")
+    async def submit(self, lane: Any, number: int, **fields: Any) -> list[str]:
+        return await self.site.submit(lane, number, result_ttl=1e6, reply_to="client", **fields)
+
+    async def submit_special(self) -> None:
+        """Jobs that are tried again, put off, cancelled, or come too late."""
+        wall = self.site.clock.wall()
+        retry = RetryPolicy(attempts=3, delay=0.6, jitter=0.0)
+        (self.retried,) = await self.submit(GLOBEX, 1, retry=retry)
+        (put_off,) = await self.submit(GLOBEX, 1, due_at=wall + 1.0)
+        (late,) = await self.submit(TRIVIAL, 1, deadline=wall + 0.6)
+        (waiting,) = await self.submit(TRIVIAL, 1)
+        (far,) = await self.submit(GLOBEX, 1, due_at=wall + 1e6)
+        (self.stopped,) = await self.submit(GLOBEX, 1)
+        self.ids += [self.retried, put_off, late, waiting, far, self.stopped]
+        self.ends = {self.ids[1]: JobState.FAILED, late: JobState.EXPIRED}
+        self.ends |= dict.fromkeys((waiting, far, self.stopped), JobState.CANCELLED)
+        await self.cancel(waiting, far)
+
+    async def cancel(self, *ids: str) -> None:
+        await self.site.backend.request([Request(RequestKind.CANCEL, job_id) for job_id in ids])
 
     async def work(self) -> None:
+        for name, attempt in self.stopping:
+            await self.site.finish(attempt, name, EventKind.CANCELLED)
+        self.stopping.clear()
         taken = [("w1", attempt) for attempt in await self.site.take("w1", 2)]
         if "w2" in self.site.records:
             taken += [("w2", attempt) for attempt in await self.site.take("w2", 1)]
@@ -96,6 +123,12 @@ class Day:
             elif job == self.ids[2] and not self.returned:
                 kind = EventKind.RETURNED
                 self.returned.add(job)
+            elif job == self.retried and attempt.header.failures == 0:
+                kind = EventKind.FAILED
+            elif job == self.stopped:
+                await self.cancel(job)
+                self.stopping.append((name, attempt))
+                continue
             await self.site.finish(attempt, name, kind)
 
     def check_caps(self) -> None:
@@ -105,14 +138,15 @@ class Day:
 
     async def check_end(self) -> None:
         site, why = self.site, f"call {self.plan.fail_at} of {self.plan.calls}: {self.plan.failed}"
-        assert (site.store.leases, site.store.lanes) == ({}, {}), why
+        assert (site.store.leases, site.store.lanes, site.store.delayed) == ({}, {}, {}), why
+        assert site.store.waiting == {}, why
         assert site.store.undelivered == {}, why
         assert site.store.pending == {}, why
         _, told = await site.backend.replies("client", "", 0.0)
         assert Counter(told) == Counter(self.ids), why
         found = await site.backend.look_up(self.ids)
         states = [status.state if status is not None else None for status in found]
-        assert states == [JobState.FAILED if i == 1 else JobState.SUCCEEDED for i in range(len(self.ids))], why
+        assert states == [self.ends.get(job, JobState.SUCCEEDED) for job in self.ids], why
         dead = await site.backend.dead_letters()
         assert Counter(letter.header is None for letter in dead) == {True: 1, False: 1}, why
         assert site.store.leader.token == "", why
@@ -123,7 +157,7 @@ async def test_every_call_may_fail(after: bool, times: int) -> None:
     """Until a run has fewer calls than the one that was to fail."""
     failures: Counter[str] = Counter()
     for number in range(1, 2000):
-        plan = Plan(fail_at=number, after=after, times=times)
+        plan = Plan(fail_at=number, after=after, times=times, only=WRITES_AND_READS | {"due", "locate", "waiting"})
         await Day(plan).run()
         if not plan.failed:
             break
@@ -131,7 +165,19 @@ async def test_every_call_may_fail(after: bool, times: int) -> None:
     else:
         raise AssertionError("no run was ever clean")
     assert number > 55, "too little happened"
-    for kind in ("leader", "elect", "load", "peek", "receive", "commit", "workers", "renew", "write_status"):
+    for kind in (
+        "leader",
+        "elect",
+        "load",
+        "peek",
+        "receive",
+        "commit",
+        "workers",
+        "renew",
+        "write_status",
+        "due",
+        "locate",
+    ):
         assert failures[kind], f"{kind} never failed"
     assert failures["commit"] >= 15
 

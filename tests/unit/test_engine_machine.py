@@ -67,7 +67,12 @@ class Machine(RuleBasedStateMachine):
         self.desk = Desk()
         self.submitted: list[str] = []
         self.planted = 0
-        self.incarnations = 0
+        self.incarnations = 2
+        self.desk.join("w1", 3, "i1", "default")
+        self.desk.join("w2", 2, "i2", "renders")
+        for lane in LANES:
+            self.submitted += self.desk.submit(lane, 3, retry=RETRIES[lane.priority % 3])
+        self.desk.turn()
 
     # --- clients
 
@@ -98,22 +103,35 @@ class Machine(RuleBasedStateMachine):
         first = data.draw(st.integers(0, len(self.submitted) - 1))
         self.desk.cancel(*self.submitted[first : first + number])
 
-    @precondition(lambda self: any(self.desk.taken.values()))
-    @rule(data=st.data())
-    def cancel_running(self, data: st.DataObject) -> None:
-        held = [attempt.header.job_id for attempts in self.desk.taken.values() for attempt in attempts]
-        self.desk.cancel(data.draw(st.sampled_from(held)))
-
-    @precondition(lambda self: any(self.desk.taken.values()))
-    @rule(kind=st.sampled_from([EventKind.RETURNED, EventKind.FAILED, EventKind.CANCELLED]), first=st.booleans())
-    def finish_and_cancel(self, kind: EventKind, first: bool) -> None:
-        name = next(name for name, attempts in self.desk.taken.items() if attempts)
-        attempt = self.desk.taken[name][0]
-        if first:
-            self.desk.cancel(attempt.header.job_id)
-        self.desk.finish(attempt, kind, name)
-        if not first:
-            self.desk.cancel(attempt.header.job_id)
+    @rule(
+        data=st.data(),
+        kind=st.sampled_from(EventKind),
+        cancelled=st.sampled_from(["no", "no", "before", "after", "long before"]),
+        seconds=st.sampled_from([0.5, 2.0, 12.0]),
+    )
+    def work(self, data: st.DataObject, kind: EventKind, cancelled: str, seconds: float) -> None:
+        """Workers take what there is, and one attempt ends, perhaps one of a job that is cancelled."""
+        desk = self.desk
+        for name, record in desk.store.workers.items():
+            for pool in record.slots:
+                desk.take(name, pool=pool)
+            desk.beat(name)
+        desk.look()
+        held = [(name, attempt) for name, attempts in desk.taken.items() for attempt in attempts]
+        if not held:
+            desk.turn()
+            return
+        name, attempt = data.draw(st.sampled_from(held))
+        desk.clock.now += seconds
+        if cancelled in ("before", "long before"):
+            desk.cancel(attempt.header.job_id)
+            if cancelled == "long before":
+                desk.turn()
+                assert attempt.token not in desk.store.leases or desk.store.leases[attempt.token].cancelled
+        desk.finish(attempt, kind, name, seconds)
+        if cancelled == "after":
+            desk.cancel(attempt.header.job_id)
+        desk.hear()
 
     @precondition(lambda self: self.desk.store.dead)
     @rule(data=st.data())
