@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from math import isfinite
 
+from drr.core.jobs import Backlog, RunningLease
 from drr.core.limits import resolve
 from drr.core.node import BORROW, FLOOR, MIDDLE, PARKED, Node
 from drr.core.ring import NEWCOMER, Ring, Seat
@@ -38,24 +39,77 @@ def check(scheduler: Scheduler) -> None:
         _same(path, "queued jobs", node.queued, queued[path])
         _check_node(tree, node)
     assert set(running) <= set(tree.nodes), f"leases of unknown nodes: {set(running) - set(tree.nodes)}"
+    _check_limits(scheduler)
     _same((), "known jobs", len(scheduler._jobs), len(scheduler.leases) + queued[()])
 
 
 def _check_backlogs(scheduler: Scheduler) -> Counter[TenantPath]:
     queued: Counter[TenantPath] = Counter()
     for node in scheduler.tree.nodes.values():
-        job, last, tails = node.head, None, {}
-        assert job is None or not job.withdrawn, f"{node.path}: a withdrawn job stands at the front"
-        while job is not None:
-            assert last is None or last.priority <= job.priority, f"{node.path}: {job!r} stands behind {last!r}"
-            tails[job.priority] = job
-            if not job.withdrawn:
-                assert scheduler.job(job.id) is job, f"{node.path}: queued {job!r} is not known"
-                for depth in range(len(node.path) + 1):
-                    queued[node.path[:depth]] += 1
-            job, last = job.next, job
-        _same(node.path, "last job of each priority", node.tails, tails)
+        if node.lines is None:
+            _check_chain(scheduler, node, node, queued)
+            continue
+        _same(node.path, "last jobs beside those of the lines", node.tails, {})
+        for line in node.lines.values():
+            _check_chain(scheduler, node, line, queued)
     return queued
+
+
+def _check_chain(scheduler: Scheduler, node: Node, chain: Backlog, queued: Counter[TenantPath]) -> None:
+    """Add the jobs of ``chain``, the backlog of ``node`` or one of its lines, to ``queued``."""
+    job, last, tails = chain.head, None, {}
+    assert job is None or not job.withdrawn, f"{node.path}: a withdrawn job stands at the front"
+    while job is not None:
+        assert last is None or last.priority <= job.priority, f"{node.path}: {job!r} stands behind {last!r}"
+        tails[job.priority] = job
+        if not job.withdrawn:
+            assert scheduler.job(job.id) is job, f"{node.path}: queued {job!r} is not known"
+            for depth in range(len(node.path) + 1):
+                queued[node.path[:depth]] += 1
+        job, last = job.next, job
+    _same(node.path, "last job of each priority", chain.tails, tails)
+
+
+def _check_limits(scheduler: Scheduler) -> None:
+    """What is held of a limit is the leases; who waits or may start is where its line says."""
+    gate, book = scheduler.gate, scheduler.limits
+    holders: dict[str, set[RunningLease]] = {}
+    for lease in scheduler.leases.values():
+        for name in lease.job.limits:
+            holders.setdefault(name, set()).add(lease)
+    lines = [line for node in scheduler.tree.nodes.values() for line in (node.lines or {}).values()]
+    for name, limit in book.known.items():
+        mine = {lease for lease in limit.leases if scheduler.leases.get(lease.token) is lease}
+        _same((), f"holders of {name}", mine, holders.pop(name, set()))
+        held = Counter(("organisation", lease.job.path[:1]) for lease in limit.leases)
+        held += Counter(("project", lease.job.path) for lease in limit.leases)
+        _same((), f"tenants that hold {name}", dict(limit.held), dict(held))
+        named = [line for line in lines if limit in line.limits]
+        hall = limit.hall(gate)
+        _same((), f"open lines of {name}", set(hall.open), {line for line in named if line.at is None})
+        assert not hall.open or len(hall.open) <= limit.free(limit.claim), (
+            f"{name}: more lines are open than units free"
+        )
+        waiting = {line for line in named if line.at is limit}
+        found = [line for org in hall.root.below.values() for one in org.below.values() for line in one.lines]
+        _same((), f"lines that wait for {name}", set(found), waiting)
+        _same((), f"number of lines that wait for {name}", (hall.waiting, len(found)), (len(waiting), len(waiting)))
+        for organisation in hall.root.below.values():
+            for project in organisation.below.values():
+                assert bool(project.stamp) != (project.away is not None), f"{project.path} is lost to {name}"
+                if project.stamp:
+                    ready = organisation.stamp or organisation.away is not None
+                    assert ready, f"{organisation.path} is lost to {name}"
+        if waiting and limit.free() > len(hall.open):
+            assert limit in gate.stirred, f"{name} has room and waiters, and nobody will look"
+    _same((), "limits held but not known", set(holders), set())
+    for node in scheduler.tree.nodes.values():
+        if node.lines is not None:
+            assert node.lines, f"{node.path}: no line is left"
+            assert all(line.head is not None for line in node.lines.values()), f"{node.path}: an empty line"
+            heads = [line.head for line in node.lines.values() if line.at is None and line.head is not None]
+            first = min(heads, key=lambda job: (job.priority, job.order), default=None)
+            _same(node.path, "head", node.head, first)
 
 
 def _check_node(tree: Tree, node: Node) -> None:

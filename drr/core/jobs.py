@@ -8,7 +8,7 @@ and the one behind it: with a million tenants, objects fetched from memory are w
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from drr.model import DEFAULT_PRIORITY, ESTIMATE_MAX, ESTIMATE_MIN, TenantPath, check_number
 
@@ -20,10 +20,25 @@ class Job:
     """A queued job.
 
     ``id`` is unique within its pool. ``estimate`` in worker-seconds, 1e-6 to 1e8. ``losses``: attempts that
-    the platform lost so far; the first loss of a job is refunded. ``ref`` is the caller's.
+    the platform lost so far; the first loss of a job is refunded. ``ref`` is the caller's. ``limits``: names of the
+    shared limits that it holds while it runs, sorted. ``order``: its arrival, where that must be known.
     """
 
-    __slots__ = ("estimate", "id", "losses", "next", "path", "priority", "ref", "taken", "withdrawn")
+    __slots__ = (
+        "estimate",
+        "id",
+        "limits",
+        "losses",
+        "next",
+        "order",
+        "path",
+        "priority",
+        "ref",
+        "taken",
+        "withdrawn",
+    )
+
+    order: int
 
     def __init__(
         self,
@@ -33,6 +48,8 @@ class Job:
         priority: int = DEFAULT_PRIORITY,
         losses: int = 0,
         ref: object = None,
+        *,
+        limits: tuple[str, ...] = (),
     ) -> None:
         if not ESTIMATE_MIN <= estimate <= ESTIMATE_MAX:
             check_number("estimate", estimate, ESTIMATE_MIN, ESTIMATE_MAX)
@@ -42,6 +59,7 @@ class Job:
         self.priority = priority
         self.losses = losses
         self.ref = ref
+        self.limits = limits
         self.next: Job | None = None  # in the backlog of its project
         self.taken = False
         self.withdrawn = False
@@ -68,6 +86,14 @@ class RunningLease:
         self.written_off: list[float] | None = None
 
     @property
+    def organisation(self) -> Node:
+        """The outermost tenant of the job."""
+        node = self.leaf
+        while node.parent is not None and node.parent.parent is not None:
+            node = node.parent
+        return node
+
+    @property
     def excused(self) -> tuple[float, ...]:
         """``written_off`` as it is stored: outermost level first, empty if no floor was used."""
         return tuple(reversed(self.written_off)) if self.written_off is not None else ()
@@ -76,7 +102,14 @@ class RunningLease:
         return f"RunningLease({self.token!r}, {self.job!r}, charged={self.charged:g})"
 
 
-def push(leaf: Node, job: Job, *, front: bool) -> bool:
+class Backlog(Protocol):
+    """What has a chain of jobs: a project, or one of its lines."""
+
+    head: Job | None
+    tails: dict[int, Job]
+
+
+def push(leaf: Backlog, job: Job, *, front: bool) -> bool:
     """Queue ``job`` at the tail (or, for one that came back, the head) of its priority.
 
     Returns whether it is the leaf's head now.
@@ -101,7 +134,7 @@ def push(leaf: Node, job: Job, *, front: bool) -> bool:
     return False
 
 
-def pop(leaf: Node) -> Job:
+def pop(leaf: Backlog) -> Job:
     """Take the leaf's head off its backlog."""
     job = leaf.head
     assert job is not None, "only a leaf with a head is picked"
@@ -110,7 +143,7 @@ def pop(leaf: Node) -> Job:
     return job
 
 
-def withdraw(leaf: Node, job: Job) -> bool:
+def withdraw(leaf: Backlog, job: Job) -> bool:
     """Mark a queued job as gone. Returns whether the head has changed.
 
     It leaves the queue when it reaches the front, so that a withdrawal costs the same at any depth.
@@ -122,7 +155,7 @@ def withdraw(leaf: Node, job: Job) -> bool:
     return True
 
 
-def _drop_head(leaf: Node, job: Job) -> None:
+def _drop_head(leaf: Backlog, job: Job) -> None:
     """Make the next job that still stands the head; forget the tail of a priority that is used up."""
     while True:
         follower = job.next

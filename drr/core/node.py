@@ -13,6 +13,7 @@ from drr.model import NodePolicy, NodeState, PoolPolicy, TenantPath
 
 if TYPE_CHECKING:
     from drr.core.jobs import Job
+    from drr.core.lines import Line
 
 PARKED: Final = 0
 FLOOR: Final = 1
@@ -39,6 +40,7 @@ class _Hot(Seat):
         "head",
         "lane",
         "leaf",
+        "lines",
         "middle",
         "more",
         "parent",
@@ -61,7 +63,8 @@ class Node(_Hot):
     account     credit, granted, void (from `Seat`), served_round, middle_granted (mark kept while borrowing)
     totals      charged, lost: worker-seconds; starts, losses: attempts
     level       middle, borrow, floors: rings; active, clean_children
-    backlog     head: the job that starts next; tails: the last job of each priority (leaves only)
+    backlog     head: the job that starts next; tails: the last job of each priority (leaves only); lines: by the
+                limits that jobs name, once one names any (`drr.core.lines`); then tails is empty
     """
 
     __slots__ = (
@@ -122,6 +125,7 @@ class Node(_Hot):
         self.floors: Ring | None = None
         self.tails: dict[int, Job] = {}
         self.head: Job | None = None
+        self.lines: dict[tuple[str, ...], Line] | None = None
         self.touched = False
         self.idling = False
 

@@ -20,8 +20,10 @@ from collections.abc import Hashable, Mapping
 from itertools import islice
 
 from drr.core.jobs import Job, RunningLease, pop, push, withdraw
+from drr.core.lines import Gate
 from drr.core.node import FLOOR, Node
 from drr.core.registry import PolicyOf
+from drr.core.shared import LimitBook
 from drr.core.tree import Tree
 from drr.core.view import NodeView, view_of, walk
 from drr.errors import DuplicateJob, InvalidValue, UnknownLease
@@ -38,13 +40,18 @@ class Scheduler:
         pool: PoolPolicy | None = None,
         policies: Policies | None = None,
         *,
+        limits: LimitBook | None = None,
         policy_of: PolicyOf | None = None,
     ) -> None:
-        """``policies`` by path; ``policy_of`` says what holds for all others, by default that of `NodePolicy`."""
+        """``policies`` by path; ``policy_of`` says what holds for all others, by default that of `NodePolicy`.
+
+        ``limits``: the shared limits, one book for the schedulers of all pools.
+        """
         self._tree = Tree(pool or PoolPolicy())
         self._tree.policies.update(policies or {})
         if policy_of is not None:
             self._tree.policy_of = policy_of
+        self._gate = Gate(self._tree, limits if limits is not None else LimitBook())
         self._leases: dict[Hashable, RunningLease] = {}
         self._jobs: dict[Hashable, Job] = {}
         self._capacity = 0
@@ -103,6 +110,16 @@ class Scheduler:
         """The policies in force, by path."""
         return self._tree.policies
 
+    @property
+    def limits(self) -> LimitBook:
+        """The shared limits."""
+        return self._gate.book
+
+    @property
+    def gate(self) -> Gate:
+        """Who waits for a shared limit, for invariants."""
+        return self._gate
+
     def job(self, job_id: Hashable) -> Job | None:
         """Return the queued or running job with this id."""
         return self._jobs.get(job_id)
@@ -118,7 +135,9 @@ class Scheduler:
         if slots < 0 or withheld < 0:
             raise InvalidValue("slots", (slots, withheld), "slots and withheld slots must be at least 0")
         self._capacity = slots - withheld
-        self._tree.set_slots(slots)
+        if slots != self._tree.slots:
+            self._tree.set_slots(slots)
+            self._gate.reconsider()
 
     def set_policy(self, path: TenantPath, policy: NodePolicy | None) -> None:
         """Set (or with ``None`` reset) the policy of the tenant at ``path``; it binds on the backlog too."""
@@ -130,6 +149,7 @@ class Scheduler:
         node = self._tree.nodes.get(path)
         if node is not None:
             self._tree.rebind(node, self._tree.policy(path))
+            self._gate.reconsider()
 
     def rebind(self, policy_of: PolicyOf) -> None:
         """Put another source of policies into force for all tenants that have none of their own; binds at once."""
@@ -140,10 +160,12 @@ class Scheduler:
                 policy = policy_of(path)
                 if policy != node.policy:
                     tree.rebind(node, policy)
+        self._gate.reconsider()
 
     def set_pool(self, pool: PoolPolicy) -> None:
         """Change quantum, default ceiling and reserve; they bind at once."""
         self._tree.set_pool(pool)
+        self._gate.reconsider()
 
     def offer(self, job: Job, *, front: bool = False) -> None:
         """A job waits. ``front``: it came back (a lost attempt, a due retry) and goes to the head of its priority.
@@ -164,7 +186,9 @@ class Scheduler:
                 node.drained = True
             node.queued += 1
             node = node.parent
-        if push(leaf, job, front=front):
+        if job.limits or leaf.lines is not None:
+            self._gate.offer(leaf, job, front=front)
+        elif push(leaf, job, front=front):
             tree.place(leaf)
             tree.hasten(leaf)
 
@@ -191,12 +215,16 @@ class Scheduler:
         if job is None or leaf is None or job.taken:
             return None
         del self._jobs[job_id]
-        changed = withdraw(leaf, job)
+        changed = False
+        if leaf.lines is None:
+            changed = withdraw(leaf, job)
         node: Node | None = leaf
         while node is not None:
             node.queued -= 1
             node = node.parent
-        if changed:
+        if leaf.lines is not None:
+            self._gate.withdraw(leaf, job)
+        elif changed:
             self._tree.place(leaf)
             self._tree.hasten(leaf)
         self._tree.touch(leaf)
@@ -213,23 +241,33 @@ class Scheduler:
         tree.restoring = False
         free = self._capacity - len(self._leases)
         root = tree.root
-        if free <= 0 or not root.active:
+        if free <= 0:
             return None
         clean_only = free <= tree.pool.reserve
-        if clean_only and not root.clean_children:
-            return None
-        if token in self._leases:
-            raise InvalidValue("token", token, "it already names a live lease; tokens are never reused")
-        cost = tree.pick(root, clean_only)
-        leaf = root.chosen
-        while not leaf.leaf:
-            leaf = leaf.chosen
-        job = pop(leaf)
+        gate = self._gate
+        if gate.stirred:
+            gate.let_in(now, clean_only=clean_only)
+        while True:
+            if not (root.clean_children if clean_only else root.active):
+                if gate.stirred and gate.let_in(now, clean_only=clean_only, thorough=True):
+                    continue
+                return None
+            if token in self._leases:
+                raise InvalidValue("token", token, "it already names a live lease; tokens are never reused")
+            cost = tree.pick(root, clean_only)
+            leaf = root.chosen
+            while not leaf.leaf:
+                leaf = leaf.chosen
+            job = pop(leaf) if leaf.lines is None else gate.take(leaf, now)
+            if job is not None:
+                break
         lease = RunningLease(token, job, leaf, now, cost)
         self._leases[token] = lease
         if now + cost < self._next_overrun:
             self._next_overrun = now + cost
         self._start(lease, cost)
+        if leaf.lines is not None:
+            gate.started(lease)
         return lease
 
     def _start(self, lease: RunningLease, cost: float) -> None:
@@ -312,8 +350,12 @@ class Scheduler:
             node = node.parent
         if outcome is Outcome.LOST or outcome is Outcome.RETURNED:
             self._record_loss(leaf, held - lease.charged)
+        if lease.job.limits:
+            self._gate.release(lease)
         if bounded:
             self._place_bounded(leaf)
+            if self._gate.away:
+                self._gate.uncapped(leaf)
         if delta < 0.0 or bounded:
             tree.hasten(leaf)
         if not leaf.queued and not leaf.running:
@@ -338,6 +380,8 @@ class Scheduler:
         """Charge (or with a negative ``delta`` refund) a live lease at every level."""
         tree, node, written_off = self._tree, lease.leaf, lease.written_off
         lease.charged += delta
+        if lease.job.limits:
+            self._gate.charge(lease, delta)
         level = 0
         while (parent := node.parent) is not None:
             if written_off is not None and written_off[level] >= 0.0:
@@ -412,6 +456,8 @@ class Scheduler:
             node.running += 1
             node = node.parent
         self._place_bounded(leaf)
+        if job.limits:
+            self._gate.adopt(lease)
         return lease
 
     def touched(self) -> dict[TenantPath, NodeState | None]:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import count
 
 from drr.core.invariants import check
 from drr.core.scheduler import Job, RunningLease, Scheduler
-from drr.model import NodePolicy, Outcome, PoolPolicy, TenantPath
+from drr.core.shared import LimitBook
+from drr.model import NodePolicy, Outcome, PoolPolicy, SharedLimit, TenantPath
 
 
 class Bench:
     """Drives a `Scheduler`. Tenants are written ``"acme"`` (project ``main``) or ``"acme/imports"``."""
 
-    def __init__(self, slots: int = 1, pool: PoolPolicy | None = None, **policies: NodePolicy) -> None:
-        self.scheduler = Scheduler(pool, {(name,): policy for name, policy in policies.items()})
+    def __init__(
+        self,
+        slots: int = 1,
+        pool: PoolPolicy | None = None,
+        *,
+        limits: Mapping[str, SharedLimit] | LimitBook | None = None,
+        **policies: NodePolicy,
+    ) -> None:
+        self.book = limits if isinstance(limits, LimitBook) else LimitBook(limits)
+        of: dict[TenantPath, NodePolicy] = {(name,): policy for name, policy in policies.items()}
+        self.scheduler = Scheduler(pool, of, limits=self.book)
         self.scheduler.set_slots(slots)
         self.now = 0.0
         self._numbers = count(1)
@@ -30,12 +41,13 @@ class Bench:
         priority: int = 5,
         front: bool = False,
         losses: int = 0,
+        limits: tuple[str, ...] = (),
     ) -> list[int]:
         """Queue a job per estimate; return their ids."""
         ids = []
         for estimate in estimates:
             number = next(self._numbers)
-            job = Job(number, self.path(tenant), estimate, priority, losses)
+            job = Job(number, self.path(tenant), estimate, priority, losses, limits=limits)
             self.scheduler.offer(job, front=front)
             ids.append(number)
             check(self.scheduler)
