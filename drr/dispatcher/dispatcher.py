@@ -273,6 +273,7 @@ class Dispatcher:
             status=self._status,
             trusting=trusting,
             recorder=self._recorder,
+            rng=self._rng,
         )
         began = self._clock.monotonic()
 

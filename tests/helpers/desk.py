@@ -8,6 +8,7 @@ with itself. Tests feed values and look at the commits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from itertools import count
 from typing import Any
 
@@ -30,7 +31,7 @@ from drr.dispatcher.batch import Rules
 from drr.dispatcher.counters import Counters
 from drr.dispatcher.engine import Engine
 from drr.dispatcher.windows import Doomed
-from drr.model import Header, JobSpec, Lane, TenantPath
+from drr.model import Header, JobSpec, Lane, SharedLimit, TenantPath
 from drr_backends.memory.admission import submit
 from drr_backends.memory.checks import check_fence, validate
 from drr_backends.memory.listing import locate
@@ -96,6 +97,16 @@ class Desk:
         self.engine = engine
         self._position = engine.position
         return engine
+
+    def limit(self, **limits: SharedLimit) -> None:
+        """Put shared limits into force, by plans that say nothing else, and load."""
+        lines = []
+        for name, limit in limits.items():
+            lines.append(f"[limits.{name}]")
+            lines += [f"{key} = {value}" for key, value in asdict(limit).items() if value is not None]
+        settings = replace(self.store.settings, plans="\n".join(lines), limits=limits)
+        self.store.settings = settings
+        self.load()
 
     def hear(self, limit: int = 1000) -> Facts | None:
         """Feed the engine the news that the store has."""

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from drr.backend import Commit, Drop, EventKind, RequestKind
 from drr.core.jobs import RunningLease
 from drr.core.scheduler import Scheduler
-from drr.model import Lane, NodePolicy, Outcome, PoolPolicy, RetryPolicy, Share
+from drr.model import Lane, NodePolicy, Outcome, PoolPolicy, RetryPolicy, Share, SharedLimit
 from drr_backends.memory.records import micro
 from tests.helpers.desk import RULES, Desk
 
@@ -29,6 +29,12 @@ LANES = [
     for organisation, project in (("acme", "web"), ("acme", "app"), ("globex", "mail"))
     for priority in (0, 5)
 ]
+LANES += [
+    Lane(pool, path, priority, limits)
+    for pool, path in (("default", ("acme", "web")), ("renders", ("globex", "mail")))
+    for priority, limits in ((5, ("db",)), (0, ("db", "mail")))
+]
+LIMITS = {"db": SharedLimit(concurrency=2, per_organisation=1), "mail": SharedLimit(rate=0.2)}
 lanes = st.sampled_from(LANES)
 workers = st.sampled_from(["w1", "w2", "w3"])
 policies = st.one_of(
@@ -65,6 +71,7 @@ class Machine(RuleBasedStateMachine):
         self.patch = patch.object(Scheduler, "settle", watch)
         self.patch.start()
         self.desk = Desk()
+        self.desk.limit(**LIMITS)
         self.submitted: list[str] = []
         self.planted = 0
         self.incarnations = 2
@@ -217,8 +224,15 @@ class Machine(RuleBasedStateMachine):
     def consistent(self) -> None:
         self.desk.step()
         self.desk.check()
+        self.check_limits()
         self.check_ends()
         self.check_usage()
+
+    def check_limits(self) -> None:
+        holders = [it.header.lane for it in self.desk.store.leases.values() if "db" in it.header.lane.limits]
+        assert len(holders) <= 2
+        assert len({lane.path[0] for lane in holders}) == len(holders), "one of each organisation"
+        assert self.desk.engine.backlog.book.running("db") == len(holders)
 
     def check_ends(self) -> None:
         ended = Counter(job_id for commit in self.desk.commits for job_id in ends_of(commit))
