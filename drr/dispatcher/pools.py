@@ -128,7 +128,7 @@ class Pool:
                 if entry.__class__ is not Header:
                     self._hold_back_after(project, window)
                     return
-                jobs.append(self._offer(project, window, entry, front=False))  # type: ignore[arg-type]
+                jobs.append(self._offer(project, window, entry, front=False))
                 need -= 1
             if need <= 0:
                 return

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from drr.backend import Attempt, EventKind, Facts, RequestKind, Struck
+from drr.backend import Attempt, EventKind, Facts, MalformedRequest, RequestKind, Struck
 from drr.errors import CommitRefused
 from drr.model import JobState, NodePolicy, RetryPolicy
+from drr_backends.memory.checks import validate
 from drr_backends.memory.listing import look_up
 from tests.helpers.desk import ACME, RULES, TRIVIAL, URGENT, Desk
 
@@ -20,7 +22,7 @@ def state(desk: Desk, job_id: str) -> JobState | None:
     return None if status is None else status.state
 
 
-def running(desk: Desk, **fields: object) -> tuple[str, Attempt]:
+def running(desk: Desk, **fields: Any) -> tuple[str, Attempt]:
     """Return a job that runs, and its attempt."""
     desk.join()
     (job,) = desk.submit(result_ttl=1e6, **fields)
@@ -198,8 +200,6 @@ def test_without_the_order_of_reads_a_cancel_would_hit_what_has_started() -> Non
     plan = desk.engine.step(desk.clock.now, desk.clock.wall())
     assert plan is not None
     assert plan.commit is not None
-    from drr_backends.memory.checks import validate
-
     with pytest.raises(CommitRefused):
         validate(desk.store, plan.commit)
 
@@ -428,8 +428,6 @@ def test_less_urgent_lanes_go_on_behind_what_expired() -> None:
 
 
 def test_a_request_that_is_none_is_counted() -> None:
-    from drr.backend import MalformedRequest
-
     desk = Desk()
     desk.store.requests.append(MalformedRequest(b"\xc1", "not msgpack"))
     desk.request(RequestKind.REVIVE, "not a number")

@@ -49,7 +49,8 @@ settle = Scheduler.settle
 def ends_of(commit: Commit) -> list[str]:
     """Return the jobs that a commit ends."""
     headers = [item.lease.header for item in commit.settlements]
-    headers += [item.header for item in (*commit.strikes, *commit.drops_delayed)]
+    headers += [item.header for item in commit.strikes]
+    headers += [item.header for item in commit.drops_delayed]
     headers += [item.header for item in commit.removals if isinstance(item, Drop)]
     return [header.job_id for header in headers]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from drr.backend import EstimateKey, EventKind, RequestKind
-from drr.model import JobState, PoolPolicy
+from typing import Any
+
+from drr.backend import EstimateKey, EventKind, RequestKind, WorkerRecord
+from drr.model import JobState, Lane, PoolPolicy
 from drr_backends.memory.listing import look_up
 from tests.helpers.desk import ACME, RULES, Desk
 
 
-def bury(desk: Desk, number: int = 1, **fields: object) -> list[str]:
+def bury(desk: Desk, number: int = 1, **fields: Any) -> list[str]:
     """Let jobs fail for good, in order."""
     ids = desk.submit(number=number, result_ttl=1e6, **fields)
     for _ in ids:
@@ -174,9 +176,6 @@ def test_a_pools_own_lease() -> None:
 
 def test_pools_with_leases_of_their_own_on_one_worker() -> None:
     """The attempt of the shorter lease is lost first; the worker is dead when the longer one has passed."""
-    from drr.backend import WorkerRecord
-    from drr.model import Lane
-
     desk = Desk()
     desk.engine.set_pool("renders", PoolPolicy(lease=120.0))
     desk.store.join(WorkerRecord("w1", "i1", {"default": 1, "renders": 1}), "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ STEADY = RetryPolicy(attempts=3, delay=10.0, factor=2.0, jitter=0.0)
 AT_ONCE = RetryPolicy(attempts=2, delay=0.0)
 
 
-def fail(desk: Desk, kind: EventKind = EventKind.FAILED, seconds: float = 1.0, **more: object) -> None:
+def fail(desk: Desk, kind: EventKind = EventKind.FAILED, seconds: float = 1.0, **more: Any) -> None:
     """Report that the one attempt there is has failed."""
     (attempt,) = desk.take()
     desk.clock.now += seconds
