@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import count
 from typing import Any, Generic, TypeVar
 
@@ -149,6 +149,11 @@ async def window(backend: Backend, lane: Lane = LANE, offset: int = 0, count: in
 async def heads(backend: Backend, lane: Lane = LANE) -> list[Header]:
     """The first headers of a lane, which must all be jobs."""
     return [header_of(entry) for entry in (await window(backend, lane)).entries]
+
+
+def other(header: Header, **changes: Any) -> Header:
+    """A header that differs, and that no adapter has seen: it brings nothing of an adapter's own along."""
+    return Header(**{each.name: changes.get(each.name, getattr(header, each.name)) for each in fields(Header)})
 
 
 _calls = count(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,6 +45,7 @@ from tests.contract.harness import (
     header_of,
     heads,
     job,
+    other,
     reading,
     submit,
     succeeded,
@@ -378,7 +379,10 @@ class Scene:
         await self.backend.report([succeeded(self.leases[0].token)])
         facts = await self.backend.receive(self.leader.position, 0)
         settled, returned, kept = self.leases
-        new = [self.leader.lease(header) for header in (*self.others, replace(returned.header, attempts=1, returned=True))]
+        new = [
+            self.leader.lease(header)
+            for header in (*self.others, replace(returned.header, attempts=1, returned=True))
+        ]
         self.commit = self.leader.next(
             position=facts.position,
             settlements=[Settlement(settled, completion(), bury="for the test")],
@@ -404,11 +408,6 @@ def more(kind: str, make: Callable[[Scene], Any]) -> Callable[[Scene], Commit]:
 
 def dispatch(scene: Scene, header: Header, **more: Any) -> Dispatch:
     return Dispatch(header, scene.leader.lease(header, **more))
-
-
-def other(header: Header, **changes: Any) -> Header:
-    """A header that differs, and that no adapter has seen: it brings nothing of an adapter's own along."""
-    return Header(**{each.name: changes.get(each.name, getattr(header, each.name)) for each in fields(Header)})
 
 
 STALE = {
