@@ -58,11 +58,14 @@ class Line:
 
 
 class Gate:
-    """The lines of one pool. ``stirred``: limits at which somebody may have to be let in."""
+    """The lines of one pool. ``stirred``: limits at which somebody may have to be let in. ``used``: whether any job
+    ever named a limit; while none did, nothing of this is looked at.
+    """
 
     def __init__(self, tree: Tree, book: LimitBook) -> None:
         self.tree = tree
         self.book = book
+        self.used = False
         self.stirred: dict[Limit, None] = {}
         self.away: dict[tuple[str, ...], dict[Waiter, None]] = {}
         """Who is held up by the hard cap of the node at a path."""
@@ -93,12 +96,13 @@ class Gate:
 
     def _divide(self, leaf: Node) -> None:
         """Make the backlog so far the line of the jobs that name no limit."""
+        self.used = True
         leaf.lines = {}
         if leaf.head is None:
             return
         plain = leaf.lines[()] = Line(leaf, ())
         plain.head, plain.tails, leaf.tails = leaf.head, leaf.tails, {}
-        job = plain.head
+        job: Job | None = leaf.head
         while job is not None:
             job.order = next(self._orders)
             job = job.next
@@ -154,6 +158,7 @@ class Gate:
 
     def adopt(self, lease: RunningLease) -> None:
         """A lease of a predecessor holds its limits."""
+        self.used = True
         for name in lease.job.limits:
             limit = self.book.limit(name)
             limit.take(lease)
@@ -352,7 +357,7 @@ class Gate:
             other.stir()
 
     def trim(self, limit: Limit) -> None:
-        """Shut the open lines of this pool for which no unit of ``limit`` is left, the last that were let in first."""
+        """Shut the open lines of this pool for which no unit of ``limit`` is left, the last let in first."""
         hall = limit.hall(self)
         room = max(0, limit.free() + (limit.claim in hall.open))
         while len(hall.open) > room:

@@ -186,7 +186,7 @@ class Scheduler:
                 node.drained = True
             node.queued += 1
             node = node.parent
-        if job.limits or leaf.lines is not None:
+        if job.limits or (self._gate.used and leaf.lines is not None):
             self._gate.offer(leaf, job, front=front)
         elif push(leaf, job, front=front):
             tree.place(leaf)
@@ -258,7 +258,7 @@ class Scheduler:
             leaf = root.chosen
             while not leaf.leaf:
                 leaf = leaf.chosen
-            job = pop(leaf) if leaf.lines is None else gate.take(leaf, now)
+            job = gate.take(leaf, now) if gate.used and leaf.lines is not None else pop(leaf)
             if job is not None:
                 break
         lease = RunningLease(token, job, leaf, now, cost)
@@ -266,7 +266,7 @@ class Scheduler:
         if now + cost < self._next_overrun:
             self._next_overrun = now + cost
         self._start(lease, cost)
-        if leaf.lines is not None:
+        if gate.used and leaf.lines is not None:
             gate.started(lease)
         return lease
 
@@ -350,7 +350,7 @@ class Scheduler:
             node = node.parent
         if outcome is Outcome.LOST or outcome is Outcome.RETURNED:
             self._record_loss(leaf, held - lease.charged)
-        if lease.job.limits:
+        if self._gate.used and lease.job.limits:
             self._gate.release(lease)
         if bounded:
             self._place_bounded(leaf)

@@ -24,7 +24,7 @@ _SWEEP_AT: Final = 1024
 
 
 class Hall:
-    """Who of one pool waits for one limit (``root``), and who may start under it (``open``, in order of admission)."""
+    """Who of one pool waits for one limit (``root``), and who may start under it (``open``, oldest first)."""
 
     __slots__ = ("open", "root", "waiting")
 
@@ -37,8 +37,8 @@ class Hall:
 class Limit:
     """One limit: its bounds, the leases that hold it, its token bucket, and who waits.
 
-    ``held``: leases by organisation, and by project. ``lines``: how many lines name it. ``claim``: a line for which one
-    unit is kept back.
+    ``held``: leases by organisation, and by project. ``lines``: how many lines name it. ``claim``: a line for which
+    one unit is kept back.
     """
 
     __slots__ = (

@@ -180,7 +180,7 @@ def take_over(
 def test_a_takeover_continues_with_every_account_intact() -> None:
     """Stored accounts, leases and backlog give the same credits, and the same shares from there on."""
     policies = {"a": NodePolicy(weight=2), "b": NodePolicy(hard_cap=2, floor=1), "c": NodePolicy(soft_cap=1)}
-    bench = Bench(slots=4, pool=PoolPolicy(quantum=0.5), **policies)
+    bench = Bench(slots=4, pool=PoolPolicy(quantum=0.5), limits=None, **policies)
     backlog: dict[int, Job] = {}
     states: dict[tuple[str, ...], NodeState] = {}
     for name in "abcd":
