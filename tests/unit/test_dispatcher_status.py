@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from drr.dispatcher import decode_status
 from drr.errors import (
     MalformedMessage,
 )
-from drr.model import Lane, NodePolicy
+from drr.model import Lane, NodePolicy, SharedLimit
 from tests.helpers.desk import ACME, GLOBEX
 from tests.helpers.site import Site, running
 
@@ -70,3 +72,50 @@ async def test_the_status_is_bounded(site: Site) -> None:
 async def test_a_status_that_is_none_is_malformed(blob: bytes) -> None:
     with pytest.raises(MalformedMessage):
         decode_status(blob)
+
+
+async def test_the_status_shows_limits_backlogs_and_deserted_pools(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What holds and waits for limits, what is put off, and (once in the log) that nobody serves a pool."""
+    limit = SharedLimit(concurrency=1)
+    site.store.settings = replace(site.store.settings, plans="[limits.db]\nconcurrency = 1", limits={"db": limit})
+    async with running(site):
+        await site.join(slots=4)
+        await site.submit(Lane("default", ("acme", "web"), 5, ("db",)), 3)
+        await site.submit(ACME, 2, due_at=site.clock.wall() + 1000.0)
+        await site.submit(Lane("renders", ("globex", "mail")), 2)
+        for _ in range(5):
+            await site.clock.advance(2.0)
+            await site.beat("w1")
+        status = decode_status((await site.status()).blob)
+        (db,) = status.limits
+        assert (db.name, db.concurrency, db.rate, db.running) == ("db", 1, None, 1)
+        assert db.waiting >= 1
+        backlogs = {backlog.organisation: backlog for backlog in status.backlogs}
+        assert (backlogs["acme"].jobs, backlogs["acme"].delayed) == (4, 2)
+        assert (backlogs["globex"].jobs, backlogs["globex"].worker_seconds) == (2, 2.0)
+        pools = {pool.name: pool for pool in status.pools}
+        assert (pools["renders"].workers, pools["renders"].queued) == (0, 2)
+        assert [record.message for record in caplog.records if "no worker serves" in record.message] == [
+            "2 jobs wait in pool renders, but no worker serves it"
+        ]
+
+
+async def test_a_job_starts_when_it_is_due_and_not_at_the_next_tick(site: Site) -> None:
+    async with running(site) as dispatcher:
+        await site.join(slots=2)
+        due_at = site.clock.wall() + 12.345
+        await site.submit(ACME, due_at=due_at)
+        await site.clock.run_until(lambda: dispatcher.counters.dispatched)
+        assert site.clock.wall() - due_at == pytest.approx(0.001, abs=0.002)
+
+
+async def test_a_wall_clock_that_jumps_is_seen_within_a_second(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(site) as dispatcher:
+        await site.join(slots=2)
+        await site.submit(ACME, due_at=site.clock.wall() + 3600.0)
+        await site.clock.advance(5.0)
+        monkeypatch.setattr(site.clock, "wall", lambda: site.clock.monotonic() + 1.7e9 + 3600.0)
+        await site.clock.advance(1.0)
+        assert dispatcher.counters.dispatched == 1
