@@ -21,10 +21,12 @@ class Job:
 
     ``id`` is unique within its pool. ``estimate`` in worker-seconds, 1e-6 to 1e8. ``losses``: attempts that
     the platform lost so far; the first loss of a job is refunded. ``ref`` is the caller's. ``limits``: names of the
-    shared limits that it holds while it runs, sorted. ``order``: its arrival, where that must be known.
+    shared limits that it holds while it runs, sorted. ``arrival``: its place among jobs of its priority that name
+    other limits, if the caller knows one; ``order``: that or the order of offers, where it must be known.
     """
 
     __slots__ = (
+        "arrival",
         "estimate",
         "id",
         "limits",
@@ -50,6 +52,7 @@ class Job:
         ref: object = None,
         *,
         limits: tuple[str, ...] = (),
+        arrival: int | None = None,
     ) -> None:
         if not ESTIMATE_MIN <= estimate <= ESTIMATE_MAX:
             check_number("estimate", estimate, ESTIMATE_MIN, ESTIMATE_MAX)
@@ -60,6 +63,7 @@ class Job:
         self.losses = losses
         self.ref = ref
         self.limits = limits
+        self.arrival = arrival
         self.next: Job | None = None  # in the backlog of its project
         self.taken = False
         self.withdrawn = False

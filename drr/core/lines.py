@@ -80,7 +80,11 @@ class Gate:
         lines = leaf.lines
         assert lines is not None, "it was just divided"
         number = next(self._orders)
-        job.order = -number if front else number
+        if job.arrival is not None:
+            number = job.arrival
+        elif front:
+            number = -number
+        job.order = number
         line = lines.get(job.limits)
         if line is None:
             line = lines[job.limits] = Line(leaf, tuple(self.book.limit(name) for name in job.limits))
@@ -104,7 +108,8 @@ class Gate:
         plain.head, plain.tails, leaf.tails = leaf.head, leaf.tails, {}
         job: Job | None = leaf.head
         while job is not None:
-            job.order = next(self._orders)
+            number = next(self._orders)
+            job.order = number if job.arrival is None else job.arrival
             job = job.next
 
     def withdraw(self, leaf: Node, job: Job) -> None:

@@ -30,6 +30,9 @@ from drr.model import ESTIMATE_MAX, ESTIMATE_MIN, Header, Policies, TenantPath
 AHEAD: Final = 2
 """Jobs of one project that the core is offered ahead of need: with one, a project would drain at each start."""
 
+CAME_BACK: Final = 1 << 60
+"""What puts a job that came back before all others of its priority."""
+
 
 class Project:
     """A project with open lanes.
@@ -181,8 +184,16 @@ class Pool:
     def _offer(self, project: Project, window: LaneWindow, header: Header, *, front: bool) -> Job:
         lane = window.lane
         faults = earlier_faults(header)
+        arrival = header.sequence - (CAME_BACK if header.returned else 0)
         job = Job(
-            self._numbers(), lane.path, self.estimate(header), lane.priority, faults, window, limits=lane.limits
+            self._numbers(),
+            lane.path,
+            self.estimate(header),
+            lane.priority,
+            faults,
+            window,
+            limits=lane.limits,
+            arrival=arrival,
         )
         self.scheduler.offer(job, front=front)
         if not project.expected:

@@ -38,6 +38,21 @@ def test_a_limit_bounds_what_runs_and_blocks_nobody_else() -> None:
     desk.check()
 
 
+def test_first_in_first_out_across_sets_of_limits() -> None:
+    """Older jobs that name a limit start before younger ones that name none, as long as nothing holds them up."""
+    desk = limited(db=SharedLimit(concurrency=50))
+    first = desk.submit(DB, 40)
+    second = desk.submit(ACME, 10)
+    desk.join(slots=1)
+    order = []
+    for _ in range(50):
+        desk.turn()
+        (attempt,) = desk.take()
+        order.append(attempt.header.job_id)
+        desk.finish(attempt)
+    assert order == [*first, *second]
+
+
 def test_pools_share_a_limit_and_a_takeover_counts_the_leases() -> None:
     desk = limited(db=SharedLimit(concurrency=3))
     desk.submit(DB, 5)
