@@ -24,10 +24,8 @@ from drr.backend import (
     Settlement,
     Strike,
     Struck,
-    Usage,
-    UsageKey,
 )
-from drr.model import Header, Lease
+from drr.model import Header, Lease, TenantPath
 
 log = logging.getLogger("drr.dispatcher")
 
@@ -82,6 +80,7 @@ class Back(NamedTuple):
 class Batch:
     """A commit in the making. ``backs``: attempts whose jobs go back.
 
+    ``accounts``: by path and pool, the fields of `Usage` in whole numbers (see `drr.dispatcher.ledger`).
     ``marked``: tokens of attempts whose jobs were cancelled. ``skipped``: events and requests that are none. ``due``:
     something other than what is listed here is to be stored.
     """
@@ -99,7 +98,7 @@ class Batch:
     charges: dict[str, Lease] = field(default_factory=dict)
     marked: list[str] = field(default_factory=list)
     stops: list[str] = field(default_factory=list)
-    usage: dict[UsageKey, Usage] = field(default_factory=dict)
+    accounts: dict[tuple[TenantPath, str], list[int]] = field(default_factory=dict)
     changes: list[ChangeRecord] = field(default_factory=list)
     skipped: list[MalformedEvent] = field(default_factory=list)
     due: bool = False

@@ -108,19 +108,19 @@ class Closer:
 
     # --- kinds of ends ------------------------------------------------------------------------------------
 
-    def _settle(self, hold: Hold, outcome: Outcome, held: float, batch: Batch, wall: float) -> None:
+    def _settle(self, hold: Hold, outcome: Outcome, held: float, batch: Batch) -> None:
         pool = self._backlog.pools[hold.pool]
         header = hold.lease.header
         running = pool.scheduler.settle(hold.lease.token, outcome, held)
         charged = pool.scheduler.final_charge(running, outcome, held)
-        book_attempt(batch, header, outcome, held, charged, wall)
+        book_attempt(batch, header, outcome, held, charged)
         if outcome in TEACHING:
             pool.estimator.observe(header.lane.path, header.task, held)
 
     def _judge(self, hold: Hold, event: Event, held: float, batch: Batch, wall: float) -> None:
         """Act on what a worker reports of its own job: success, or a failure after which it may be tried again."""
         lease, header = hold.lease, hold.lease.header
-        self._settle(hold, OUTCOMES[event.kind], held, batch, wall)
+        self._settle(hold, OUTCOMES[event.kind], held, batch)
         if event.kind is EventKind.SUCCEEDED:
             self._tally.succeeded += 1
         else:
@@ -144,7 +144,7 @@ class Closer:
         """End an attempt that has no outcome: its job goes back to the head of its lane, or is given up."""
         lease = hold.lease
         outcome = Outcome.LOST if cause.counts else Outcome.RETURNED
-        self._settle(hold, outcome, held, batch, wall)
+        self._settle(hold, outcome, held, batch)
         losses = lease.header.losses + (1 if cause.counts else 0)
         reason = give_up_reason(lease, losses, cause, self._rules.poison_after)
         if cause.counts:
@@ -168,7 +168,7 @@ class Closer:
             batch.backs.append(back)
 
     def _cancel(self, hold: Hold, held: float, batch: Batch, wall: float) -> None:
-        self._settle(hold, Outcome.CANCELLED, held, batch, wall)
+        self._settle(hold, Outcome.CANCELLED, held, batch)
         batch.settlements.append(end_attempted(hold.lease, JobState.CANCELLED, held, wall, CANCELLED))
         self._tally.cancelled += 1
 

@@ -58,5 +58,5 @@ class Due:
                 backlog.give_back(replace(header, returned=True))
             elif len(batch.drops_delayed) < ITEM_LIMIT:
                 batch.drops_delayed.append(DropDelayed(header, end_unstarted(header, JobState.EXPIRED, wall)))
-                book_expired(batch, header, wall)
+                book_expired(batch, header)
                 tally.expired += 1

@@ -56,7 +56,7 @@ from drr.dispatcher.endings import end_unstarted
 from drr.dispatcher.entitlement import Entitlement
 from drr.dispatcher.inbox import Inbox
 from drr.dispatcher.learning import learned, restore
-from drr.dispatcher.ledger import book_expired, waiting_changes
+from drr.dispatcher.ledger import book_expired, usage_of, waiting_changes
 from drr.dispatcher.liveness import Capacity, Gone, Hold, Liveness
 from drr.dispatcher.pools import earlier_faults
 from drr.dispatcher.requests import Inquiry, Requests
@@ -267,7 +267,7 @@ class Engine:
         batch.due |= bool(self._dead) or self._settings_changed
         peeks = self.backlog.windows.requests()
         if not batch.empty:
-            return Plan(self._seal(batch), peeks)
+            return Plan(self._seal(batch, wall), peeks)
         return Plan(None, peeks) if peeks else None
 
     def confirm(self, replies: Sequence[Window]) -> None:
@@ -275,7 +275,7 @@ class Engine:
         self.counters.take_over(self._tally)
         self.backlog.answer(replies)
 
-    def _seal(self, batch: Batch) -> Commit:
+    def _seal(self, batch: Batch, wall: float) -> Commit:
         self._passes += 1
         dead, self._dead = self._dead, {}
         unlearned, self._unlearned = self._unlearned, {}
@@ -302,7 +302,7 @@ class Engine:
             estimates={**unlearned, **learned(self.backlog)},
             settings=settings,
             changes=batch.changes,
-            usage=batch.usage,
+            usage=usage_of(batch, wall),
             waiting=waiting_changes(batch),
             forget_workers=dead,
         )
@@ -357,7 +357,7 @@ class Engine:
                 header = window.entries[place]
                 assert isinstance(header, Header), "only jobs expire"
                 self.backlog.doom(window, place, end_unstarted(header, JobState.EXPIRED, wall))
-                book_expired(batch, header, wall)
+                book_expired(batch, header)
             self._tally.expired += len(places)
 
     # --- what starts ----------------------------------------------------------------------------------

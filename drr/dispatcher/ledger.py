@@ -1,6 +1,6 @@
 """What a pass adds to the accounts of usage and to the counts of what waits, in whole micro-worker-seconds.
 
-Rules of this file: pure. `usage_of` is one attempt's line; `waiting_changes` follows from what the commit moves,
+Rules of this file: pure. Accounts are entered as attempts end; `waiting_changes` follows from what the commit moves,
 so that no path can forget it.
 """
 
@@ -16,32 +16,50 @@ from drr.model import UNNAMED_WORK, Header, Outcome, TenantPath
 MICRO: Final = 1_000_000
 HOUR: Final = 3600.0
 
+_FIELDS: Final = Usage._fields
+_EXPIRED, _HELD, _CHARGED, _REFUNDED = (_FIELDS.index(name) for name in ("expired", "held", "charged", "refunded"))
 _COUNTED: Final = {
-    Outcome.SUCCEEDED: "succeeded",
-    Outcome.FAILED: "failed",
-    Outcome.TIMED_OUT: "timed_out",
-    Outcome.LOST: "lost",
-    Outcome.RETURNED: "returned",
-    Outcome.CANCELLED: "cancelled",
+    Outcome.SUCCEEDED: _FIELDS.index("succeeded"),
+    Outcome.FAILED: _FIELDS.index("failed"),
+    Outcome.TIMED_OUT: _FIELDS.index("timed_out"),
+    Outcome.LOST: _FIELDS.index("lost"),
+    Outcome.RETURNED: _FIELDS.index("returned"),
+    Outcome.CANCELLED: _FIELDS.index("cancelled"),
 }
 
 
-def book_attempt(batch: Batch, header: Header, outcome: Outcome, held: float, charged: float, wall: float) -> None:
+def book_attempt(batch: Batch, header: Header, outcome: Outcome, held: float, charged: float) -> None:
     """Enter an ended attempt: ``held`` and ``charged`` in worker-seconds, whole microseconds."""
-    lines = Usage(held=held, charged=charged, refunded=held - charged)
-    _book(batch, header, lines._replace(**{_COUNTED[outcome]: 1}), wall)
+    account = _account(batch, header)
+    held_micro, charged_micro = round(held * MICRO), round(charged * MICRO)
+    account[_COUNTED[outcome]] += 1
+    account[_HELD] += held_micro
+    account[_CHARGED] += charged_micro
+    account[_REFUNDED] += held_micro - charged_micro
 
 
-def book_expired(batch: Batch, header: Header, wall: float) -> None:
+def book_expired(batch: Batch, header: Header) -> None:
     """Enter a job that expired, if it was never started: otherwise its attempts are in the accounts."""
     if not header.attempts:
-        _book(batch, header, Usage(expired=1), wall)
+        _account(batch, header)[_EXPIRED] += 1
 
 
-def _book(batch: Batch, header: Header, lines: Usage, wall: float) -> None:
-    key = UsageKey(int(wall // HOUR), header.lane.path, header.lane.pool)
-    before = batch.usage.get(key)
-    batch.usage[key] = lines if before is None else before.plus(lines)
+def _account(batch: Batch, header: Header) -> list[int]:
+    lane = header.lane
+    key = (lane.path, lane.pool)
+    account = batch.accounts.get(key)
+    if account is None:
+        account = batch.accounts[key] = [0] * len(_FIELDS)
+    return account
+
+
+def usage_of(batch: Batch, wall: float) -> dict[UsageKey, Usage]:
+    """Return what the commit of ``batch`` adds to the accounts; all of it happened at ``wall``."""
+    hour = int(wall // HOUR)
+    return {
+        UsageKey(hour, path, pool): Usage(*account[:_HELD], *(micro / MICRO for micro in account[_HELD:]))
+        for (path, pool), account in batch.accounts.items()
+    }
 
 
 def waiting_changes(batch: Batch) -> dict[TenantPath, Work]:
