@@ -205,10 +205,10 @@ class LimitBook:
         """Change all limits; binds at once. Fewer units than are held stop nothing that runs."""
         self._policies = dict(limits)
         for name, limit in list(self._limits.items()):
+            before, limit.policy = limit.policy, limits.get(name, NO_LIMIT)
             if limit.unused:
                 del self._limits[name]
                 continue
-            before, limit.policy = limit.policy, limits.get(name, NO_LIMIT)
             if before.rate is None:
                 limit.tokens = float(limit.policy.burst)
             limit.tokens = min(limit.tokens, float(limit.policy.burst))

@@ -96,6 +96,8 @@ class Task(Job):
         self.priority = DEFAULT_PRIORITY
         self.losses = losses
         self.ref = None
+        self.limits = ()
+        self.arrival = None
         self.next = None
         self.taken = self.withdrawn = False
         self.project = project

@@ -206,10 +206,11 @@ class LimitsMachine(RuleBasedStateMachine):
         """Whether a limit forbids ``job`` to start; ``spare`` units are kept back for somebody else."""
         for name in job.limits:
             limit = self.limits.get(name, SharedLimit())
-            kept = spare if self.book.limit(name).claim is not None else 0
+            known = self.book.known.get(name)
+            kept = spare if known is not None and known.claim is not None else 0
             if limit.concurrency is not None and self.held(name) >= limit.concurrency - kept:
                 return True
-            if limit.rate is not None and self.book.limit(name).tokens + 1e-6 < 1.0 + kept:
+            if limit.rate is not None and known is not None and known.tokens + 1e-6 < 1.0 + kept:
                 return True
             if limit.per_organisation is not None and self.held(name, job.path[:1]) >= limit.per_organisation:
                 return True
