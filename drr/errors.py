@@ -67,6 +67,15 @@ class PlansError(InvalidValue):
         self.args = ("\n".join(lines),)
 
 
+class UnknownPlan(InvalidValue):
+    """Raised when somebody is put on a plan that the plans in force do not have; ``known`` are those they have."""
+
+    def __init__(self, plan: str, known: Sequence[str], rule: str) -> None:
+        super().__init__("plan", plan, rule)
+        self.plan = plan
+        self.known = tuple(known)
+
+
 class TraceError(InvalidValue):
     """Raised when a trace cannot be read: names the file, the line (0 for the file as a whole), column and value."""
 
@@ -148,7 +157,10 @@ class AdmissionRefused(BackendError):
 
     ``tenant``: path of the organisation or project whose quota it is. ``what`` is limited to ``limit``, ``depth`` of
     it is used. ``room``: how many more jobs would be taken now. ``retry_after``: seconds to wait before asking again.
+    ``accepted``: of `Client.submit_many`, how many jobs were added before.
     """
+
+    accepted = 0
 
     def __init__(
         self, tenant: tuple[str, ...], what: str, limit: float, depth: float, room: int, retry_after: float

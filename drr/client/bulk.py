@@ -16,14 +16,18 @@ import anyio
 import anyio.lowlevel
 
 from drr.backend import ITEM_LIMIT
+from drr.client.room import Room
 from drr.client.submission import Submission
 from drr.clock import Clock
+from drr.errors import AdmissionRefused
 from drr.model import JobSpec
 from drr.timing import Signal
 
 BATCH_BYTES: Final = 1024 * 1024
 """Most payload bytes in one call, apart from a single larger job."""
 BUFFERED_BATCHES: Final = 2
+LEAST_PAUSE: Final = 0.01
+"""Least seconds between two tries of what was refused."""
 STRETCH: Final = 0.02
 """Seconds for which the packer may hold the event loop."""
 
@@ -74,12 +78,15 @@ class Bulk:
         make: Callable[[Submission], JobSpec],
         submit: Callable[[Sequence[JobSpec]], Awaitable[list[str]]],
         accepted: Callable[[Sequence[str]], None] | None,
+        patience: float = 0.0,
     ) -> None:
+        """``patience``: seconds to wait for room where a tenant's quota is used up."""
         self._clock = clock
         self._make = make
         self._submit = submit
         self._accepted = accepted
         self._buffer = Buffer()
+        self._room = Room(patience)
         self._filled = Signal()
         self._drained = Signal()
         self._exhausted = False
@@ -100,6 +107,8 @@ class Bulk:
         failure = failure or self._failure
         if failure is not None:
             failure.add_note(f"{self.count} jobs before this were submitted")
+            if isinstance(failure, AdmissionRefused):
+                failure.accepted = self.count
             raise failure
 
     async def _pack(self, source: Source) -> None:
@@ -127,15 +136,45 @@ class Bulk:
             await self._drained.wait()
 
     async def _send(self) -> None:
+        room = self._room
         while True:
-            batch = self._buffer.take()
+            batch = room.due(self._clock.monotonic())
+            if not batch and not room.full:
+                batch = room.sift(self._buffer.take())
             if batch:
                 self._drained.set()
-                ids = await self._submit(batch)
-                self.count += len(ids)
-                if self._accepted is not None:
-                    self._accepted(ids)
+                await self._deliver(batch)
+            elif room and (room.full or not self._buffer):
+                await self._wait_for_room()
+            elif self._buffer:
+                continue  # all that was taken off it is held
             elif self._exhausted:
                 return
             else:
                 await self._filled.wait()
+
+    async def _deliver(self, batch: list[JobSpec]) -> None:
+        """Submit a batch, or as much of it as there is room for."""
+        while batch:
+            try:
+                ids = await self._submit(batch)
+            except AdmissionRefused as error:
+                if not self._room.patience:
+                    raise
+                batch = self._room.refused(error, batch, self._clock.monotonic())
+                continue
+            self._room.accepted()
+            self.count += len(ids)
+            if self._accepted is not None:
+                self._accepted(ids)
+            return
+
+    async def _wait_for_room(self) -> None:
+        """Wait until a refused tenant may be asked again, or there is more to submit."""
+        now = self._clock.monotonic()
+        self._room.check(now)
+        pause = max(self._room.pause(now), LEAST_PAUSE)
+        if self._room.full or self._exhausted:
+            await self._clock.sleep(pause)
+        else:
+            await self._filled.wait_for(self._clock, pause)

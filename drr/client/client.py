@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from random import Random, SystemRandom
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, overload
+from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 import anyio
 from anyio.abc import TaskGroup
@@ -14,20 +15,23 @@ from drr.backend import Backend, open_backend
 from drr.client.bulk import Bulk, Source
 from drr.client.handle import Handle
 from drr.client.lookout import Lookout
-from drr.client.submission import DEFAULT_RESULT_TTL, Arguments, SpecMaker, Submission, Tenant
+from drr.client.operations import Operations
+from drr.client.submission import Arguments, JobOptions, SpecMaker, Submission, Tenant
+from drr.client.times import read_seconds
 from drr.client.window import CallWindow
 from drr.clock import Clock, SystemClock
 from drr.errors import InvalidConfiguration, StoreUnavailable
-from drr.model import DEFAULT_PRIORITY, PAYLOAD_LIMIT, JobSpec, JobStatus, check_name, check_number, parse_job_id
+from drr.model import PAYLOAD_LIMIT, JobSpec, JobStatus, call_nonce, check_name, check_number, parse_job_id
 from drr.payload import Call
 from drr.timing import Backoff
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 DEFAULT_PATIENCE: Final = 10.0
 
 
-class Client:
+class Client(Operations):
     """Submits jobs and follows them. Any number may exist, anywhere; none needs a dispatcher to be up.
 
     ::
@@ -120,108 +124,96 @@ class Client:
 
     @overload
     async def submit(
-        self,
-        task: Call[R],
-        arguments: tuple[()] = (),
-        *,
-        tenant: Tenant,
-        pool: str = "default",
-        priority: int = DEFAULT_PRIORITY,
-        estimate: float | None = None,
-        timeout: float | None = None,
-        result_ttl: float = DEFAULT_RESULT_TTL,
+        self, task: Call[R], arguments: tuple[()] = (), *, tenant: Tenant, **options: Unpack[JobOptions]
     ) -> Handle[R]: ...
 
     @overload
     async def submit(
-        self,
-        task: str,
-        arguments: Arguments = (),
-        *,
-        tenant: Tenant,
-        pool: str = "default",
-        priority: int = DEFAULT_PRIORITY,
-        estimate: float | None = None,
-        timeout: float | None = None,
-        result_ttl: float = DEFAULT_RESULT_TTL,
+        self, task: str, arguments: Arguments = (), *, tenant: Tenant, **options: Unpack[JobOptions]
     ) -> Handle[Any]: ...
 
     async def submit(
-        self,
-        task: str | Call[Any],
-        arguments: Arguments = (),
-        *,
-        tenant: Tenant,
-        pool: str = "default",
-        priority: int = DEFAULT_PRIORITY,
-        estimate: float | None = None,
-        timeout: float | None = None,
-        result_ttl: float = DEFAULT_RESULT_TTL,
+        self, task: str | Call[Any], arguments: Arguments = (), *, tenant: Tenant, **options: Unpack[JobOptions]
     ) -> Handle[Any]:
         """Submit one job; it is durable, as far as the store is, when this returns.
 
         ``task`` and ``arguments``: a task's name with its arguments, a mapping by name or a list by position; or
         a call bound with `Task.bind`, which also types the result. Arguments are plain data: None, bool, int,
         float, str, bytes, list, dict (tuples arrive as lists).
-        ``tenant``: ``"organisation/project"``. ``pool``: which workers. ``priority``: 0 (first) to 9 (last) within
-        the project. ``estimate``: expected worker-seconds; by default what the pool assumes. ``timeout``: bound
-        on each attempt in seconds. ``result_ttl``: seconds for which the outcome is kept after the end; 0 keeps
-        nothing, and nobody can wait for the job then.
+        ``tenant``: ``"organisation/project"``. The options are those of `JobOptions`.
 
-        Raises `InvalidName`, `InvalidValue`, `PayloadTooLarge`, `StoreFull`, `StoreNotPrepared`, and
+        Raises `InvalidName`, `InvalidValue`, `PayloadTooLarge`, `StoreFull`, `StoreNotPrepared`, `BacklogFull` or
+        `RateLimited` if the tenant's quota is used up, `JobExists` for an id that is taken, `UnknownLimit`, and
         `StoreUnavailable` if the store does not answer within the client's patience: it is then unknown whether
         the job was added. Until then the call is repeated in such a way that it is added once.
         """
-        submission = Submission(
-            task,
-            arguments,
-            tenant=tenant,
-            pool=pool,
-            priority=priority,
-            estimate=estimate,
-            timeout=timeout,
-            result_ttl=result_ttl,
-        )
-        [job_id] = await self._submit([self._specs.make(submission, self._clock.wall())])
-        return Handle(job_id, self, own=True, kept=result_ttl > 0)
+        submission = Submission(task, arguments, tenant=tenant, **options)
+        spec = self._specs.make(submission, self._clock.wall())
+        [job_id], nonce = await self._submit([spec])
+        duplicate = not job_id.endswith(f"~{nonce}")
+        return Handle(job_id, self, own=not duplicate, kept=duplicate or spec.result_ttl > 0, duplicate=duplicate)
 
-    async def submit_many(self, jobs: Source, *, accepted: Callable[[Sequence[str]], None] | None = None) -> int:
+    async def submit_many(
+        self,
+        jobs: Source,
+        *,
+        accepted: Callable[[Sequence[str]], None] | None = None,
+        wait: float | timedelta = 0.0,
+    ) -> int:
         """Submit any number of jobs, from an iterable or an async iterable; return how many.
 
         Memory is bounded whatever the number, order within a lane is kept, and the event loop is never held for
-        long. ``accepted`` is called with the ids of each batch, in order, once the store has it.
+        long. ``accepted`` is called with the ids of each batch once the store has it. ``wait``: seconds to wait for
+        room where a tenant's quota is used up, counted anew whenever some of its jobs were taken; what other
+        tenants submit goes on meanwhile, so ids may come in another order than the jobs. With 0 nothing waits.
 
-        Raises what `submit` raises, and what ``jobs`` raises; the jobs before the offending one are submitted, a
-        note on the exception says how many. Each batch (up to 1,000 jobs) is added as a whole or not at all.
+        Raises what `submit` raises, and what ``jobs`` raises; a note on the exception says how many jobs were
+        submitted, and so does ``accepted`` of a `BacklogFull` or `RateLimited`. Without ``wait`` these are
+        the jobs before the offending batch; each batch (up to 1,000 jobs) is added as a whole or not at all.
         """
         self._opened()
-        bulk = Bulk(self._clock, lambda job: self._specs.make(job, self._clock.wall()), self._submit, accepted)
+        patience = read_seconds("wait", wait)
+        bulk = Bulk(
+            self._clock, lambda job: self._specs.make(job, self._clock.wall()), self._submit_ids, accepted, patience
+        )
         await bulk.run(jobs)
         return bulk.count
 
-    async def _submit(self, specs: Sequence[JobSpec]) -> list[str]:
-        """Submit a batch under a call number of its own, again and again until the store has answered."""
+    async def _submit_ids(self, specs: Sequence[JobSpec]) -> list[str]:
+        ids, _ = await self._submit(specs)
+        return ids
+
+    async def _submit(self, specs: Sequence[JobSpec]) -> tuple[list[str], str]:
+        """Submit a batch under a call number of its own, again and again until the store has answered.
+
+        Returns the ids, and the nonce of those that were added by this call.
+        """
         backend, _ = self._opened()
         while not self._window.has_room:
             self._moved = self._moved or anyio.Event()
             await self._moved.wait()
         call = self._window.begin()
-        began = self._clock.monotonic()
-        backoff = Backoff(self._rng)
         try:
-            while True:
-                try:
-                    return await backend.submit(self._name, call, specs)
-                except StoreUnavailable:
-                    pause = backoff.next()
-                    if self._clock.monotonic() + pause - began > self._patience:
-                        raise
-                await self._clock.sleep(pause)
+            ids = await self._patiently(lambda: backend.submit(self._name, call, specs))
+            return ids, call_nonce(self._name, call)
         finally:
             self._window.end(call)
             if self._moved is not None:
                 self._moved.set()
                 self._moved = None
+
+    async def _patiently(self, operation: Callable[[], Awaitable[T]]) -> T:
+        """Repeat an operation that may be repeated while the store is not reachable, for the client's patience."""
+        began = self._clock.monotonic()
+        backoff = Backoff(self._rng)
+        while True:
+            try:
+                return await operation()
+            except StoreUnavailable:
+                pause = backoff.next()
+                if self._clock.monotonic() + pause - began > self._patience:
+                    raise
+            await self._clock.sleep(pause)
 
     # --- following ----------------------------------------------------------------------------------
 
