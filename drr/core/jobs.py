@@ -22,11 +22,10 @@ class Job:
     ``id`` is unique within its pool. ``estimate`` in worker-seconds, 1e-6 to 1e8. ``losses``: attempts that
     the platform lost so far; the first loss of a job is refunded. ``ref`` is the caller's. ``limits``: names of the
     shared limits that it holds while it runs, sorted. ``arrival``: its place among jobs of its priority that name
-    other limits, if the caller knows one; ``order``: that or the order of offers, where it must be known.
+    other limits; 0 takes the order of the offers. It is kept as ``order``, where that must be known.
     """
 
     __slots__ = (
-        "arrival",
         "estimate",
         "id",
         "limits",
@@ -40,8 +39,6 @@ class Job:
         "withdrawn",
     )
 
-    order: int
-
     def __init__(
         self,
         id: Hashable,  # the field's own word for it
@@ -52,7 +49,7 @@ class Job:
         ref: object = None,
         *,
         limits: tuple[str, ...] = (),
-        arrival: int | None = None,
+        arrival: int = 0,
     ) -> None:
         if not ESTIMATE_MIN <= estimate <= ESTIMATE_MAX:
             check_number("estimate", estimate, ESTIMATE_MIN, ESTIMATE_MAX)
@@ -63,7 +60,7 @@ class Job:
         self.losses = losses
         self.ref = ref
         self.limits = limits
-        self.arrival = arrival
+        self.order = arrival
         self.next: Job | None = None  # in the backlog of its project
         self.taken = False
         self.withdrawn = False

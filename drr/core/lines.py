@@ -79,12 +79,9 @@ class Gate:
             self._divide(leaf)
         lines = leaf.lines
         assert lines is not None, "it was just divided"
-        number = next(self._orders)
-        if job.arrival is not None:
-            number = job.arrival
-        elif front:
-            number = -number
-        job.order = number
+        if not job.order:
+            number = next(self._orders)
+            job.order = -number if front else number
         line = lines.get(job.limits)
         if line is None:
             line = lines[job.limits] = Line(leaf, tuple(self.book.limit(name) for name in job.limits))
@@ -108,8 +105,7 @@ class Gate:
         plain.head, plain.tails, leaf.tails = leaf.head, leaf.tails, {}
         job: Job | None = leaf.head
         while job is not None:
-            number = next(self._orders)
-            job.order = number if job.arrival is None else job.arrival
+            job.order = job.order or next(self._orders)
             job = job.next
 
     def withdraw(self, leaf: Node, job: Job) -> None:

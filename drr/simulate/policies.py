@@ -97,7 +97,7 @@ class Task(Job):
         self.losses = losses
         self.ref = None
         self.limits = ()
-        self.arrival = None
+        self.order = 0
         self.next = None
         self.taken = self.withdrawn = False
         self.project = project
