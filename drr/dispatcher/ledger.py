@@ -6,7 +6,6 @@ so that no path can forget it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from drr.backend import Burial, Drop, Struck, Usage, UsageKey, Work
@@ -65,33 +64,33 @@ def usage_of(batch: Batch, wall: float) -> dict[UsageKey, Usage]:
 def waiting_changes(batch: Batch) -> dict[TenantPath, Work]:
     """Return by how much the commit of ``batch`` changes what waits, by project."""
     counts: dict[TenantPath, list[int]] = {}
-
-    def add(path: TenantPath, jobs: int, work: float) -> None:
-        found = counts.setdefault(path, [0, 0])
-        found[0] += jobs
-        found[1] += jobs * round(work * MICRO)
-
     for header in _gone(batch):
-        add(header.lane.path, -1, header.work)
+        found = counts.get(header.lane.path)
+        if found is None:
+            found = counts[header.lane.path] = [0, 0]
+        found[0] -= 1
+        found[1] -= round(header.work * MICRO)
     for removal in batch.removals:
         if isinstance(removal, Burial):
-            add(removal.lane.path, -1, UNNAMED_WORK)
+            _add(counts, removal.lane.path, -1, UNNAMED_WORK)
         else:
             assert isinstance(removal, Drop | Struck), "a struck job was taken off when it was struck"
     for back in batch.backs:
-        add(back.lease.header.lane.path, 1, back.lease.header.work)
+        _add(counts, back.lease.header.lane.path, 1, back.lease.header.work)
     for revival in batch.revivals:
-        add(revival.header.lane.path, 1, revival.header.work)
+        _add(counts, revival.header.lane.path, 1, revival.header.work)
     return {path: Work(jobs, micro / MICRO) for path, (jobs, micro) in counts.items() if jobs or micro}
 
 
-def _gone(batch: Batch) -> Iterable[Header]:
-    for dispatch in batch.dispatches:
-        yield dispatch.header
-    for removal in batch.removals:
-        if isinstance(removal, Drop):
-            yield removal.header
-    for strike in batch.strikes:
-        yield strike.header
-    for drop in batch.drops_delayed:
-        yield drop.header
+def _add(counts: dict[TenantPath, list[int]], path: TenantPath, jobs: int, work: float) -> None:
+    found = counts.setdefault(path, [0, 0])
+    found[0] += jobs
+    found[1] += jobs * round(work * MICRO)
+
+
+def _gone(batch: Batch) -> list[Header]:
+    headers = [dispatch.header for dispatch in batch.dispatches]
+    headers += [removal.header for removal in batch.removals if isinstance(removal, Drop)]
+    headers += [strike.header for strike in batch.strikes]
+    headers += [drop.header for drop in batch.drops_delayed]
+    return headers
