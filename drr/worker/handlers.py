@@ -121,15 +121,15 @@ class Handlers:
         if task is None:
             raise UnknownTask(self._hands.name, holding.attempt.header.task, self._tasks.names())
         args, kwargs = unpack_arguments(holding.attempt.payload, self._options.payload_limit)
-        if holding.cancelled and not task.is_async:
-            raise JobCancelled(holding.attempt.header.job_id)  # before its thread was started
+        if holding.cancelled:
+            raise JobCancelled(holding.attempt.header.job_id)  # before it began
         if task.wants_context:
             args.insert(0, self._context(holding))
         if not task.is_async:
             return await self._call_in_thread(task, args, kwargs)
         with anyio.CancelScope() as holding.scope:
-            if holding.expired or holding.cancelled:
-                holding.scope.cancel()  # before it got its first turn
+            if holding.expired:
+                holding.scope.cancel()  # its deadline passed before it got its first turn
             return await task.function(*args, **kwargs)
         return None  # the scope was cancelled; `run` looks why
 

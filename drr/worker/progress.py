@@ -38,8 +38,10 @@ class ProgressReports:
     def say(self, holding: Holding, blob: bytes) -> None:
         """Take over an attempt's latest word."""
         with self._lock:
+            known = holding in self._said
             self._said[holding] = blob
-        self._news.set()
+        if not known:
+            self._news.set()
 
     async def run(self) -> None:
         """Send what is said, for ever."""
@@ -48,7 +50,7 @@ class ProgressReports:
             if pause is None:
                 await self._news.wait()
             else:
-                await self._clock.sleep(pause)
+                await self._news.wait_for(self._clock, pause)
 
     async def _send_due(self) -> float | None:
         """Send what may be sent now; return the seconds until more may, or ``None`` if nothing is left."""

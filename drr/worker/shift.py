@@ -306,8 +306,9 @@ class Shift:
                     doubtful = True
                     await self._freed[pool].wait_for(self._clock, backoff.next())
                     continue
+                if not doubtful:
+                    backoff.reset()  # only what failed before says that it works again
                 doubtful = False
-                backoff.reset()
                 for holding in self._take(pool, entries):
                     holding.cancelled = self._stops.was_stopped(holding.attempt.token)
                     group = jobs if self.handlers.prepare(holding) else threads

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from drr.backend import Attempt
 from drr.clock import SystemClock
 from drr.errors import InvalidConfiguration, InvalidName, InvalidValue
 from drr.model import Header, Lane
 from drr.payload import Call
 from drr.worker import Context, Task, Tasks
+from drr.worker.state import Holding
 
 
 def register(function: Callable[..., Any], name: str = "task") -> Task[Any, Any, Any, Any]:
@@ -151,14 +153,21 @@ def test_a_context_tells_who_and_what() -> None:
         def monotonic(self) -> float:
             return 100.0
 
-    header = Header(Lane("renders", ("acme", "web"), 2), 7, "n", "render", 1.5, losses=1)
-    context = Context(header, 3, clock=Frozen(), timeout=10.0, deadline=104.0)
+    header = Header(Lane("renders", ("acme", "web"), 2, ("db",)), 7, "n", "render", 1.5, losses=1, failures=2)
+
+    def context_of(number: int, timeout: float | None, taken_at: float) -> Context:
+        holding = Holding(Attempt("d", "t", number, header, b""), "renders", taken_at)
+        holding.timeout = timeout
+        return Context(holding, Frozen(), lambda holding, blob: None)
+
+    context = context_of(3, 10.0, 94.0)
     assert (context.organisation, context.project, context.tenant) == ("acme", "web", ("acme", "web"))
     assert (context.pool, context.priority, context.task) == ("renders", 2, "render")
     assert (context.attempt, context.losses, context.submitted_at) == (3, 1, 1.5)
     assert context.job_id == header.job_id
     assert context.idempotency_key == f"{header.job_id}#3"
     assert context.remaining() == 4.0
-    assert Context(header, 1, clock=Frozen(), timeout=1.0, deadline=99.0).remaining() == 0.0
-    assert Context(header, 1, clock=Frozen(), timeout=None, deadline=None).remaining() is None
+    assert context_of(1, 1.0, 98.0).remaining() == 0.0
+    assert context_of(1, None, 98.0).remaining() is None
+    assert (context.failures, context.limits, context.cancelled) == (2, ("db",), False)
     assert context.idempotency_key in repr(context)
