@@ -141,7 +141,7 @@ class Backlog:
 
     def note_head(self, window: LaneWindow) -> None:
         """Remember a window whose head is no job, to be removed by the next pass."""
-        if window.entries and window.entries[0].__class__ is not Header:
+        if window.entries and not isinstance(window.entries[0], Header):
             self._blocked[window] = None
 
     def find(self, lane: Lane, sequence: int, nonce: str) -> tuple[LaneWindow, int, Header] | None:
@@ -190,7 +190,7 @@ class Backlog:
         for window in suspects:
             if self.windows.by_lane.get(window.lane) is not window:
                 continue
-            while window.entries and window.entries[0].__class__ is not Header and batch.room_for_removal:
+            while window.entries and not isinstance(window.entries[0], Header) and batch.room_for_removal:
                 entry = self.windows.use(window)
                 if isinstance(entry, Malformed):
                     buried.append(Burial(window.lane, entry.raw, entry.reason))

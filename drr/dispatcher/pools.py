@@ -128,7 +128,7 @@ class Pool:
             need -= len(jobs)
             while need > 0 and len(jobs) < len(entries):
                 entry = entries[len(jobs)]
-                if entry.__class__ is not Header:
+                if not isinstance(entry, Header):
                     self._hold_back_after(project, window)
                     return
                 jobs.append(self._offer(project, window, entry, front=False))

@@ -132,7 +132,7 @@ class Windows:
 
     def _note_deadlines(self, window: LaneWindow, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            if entry.__class__ is Header and entry.deadline is not None:
+            if isinstance(entry, Header) and entry.deadline is not None:
                 self.deadlines.note(window, entry.deadline)
 
     def expired(self, wall: float) -> list[tuple[LaneWindow, list[int]]]:
