@@ -58,14 +58,11 @@ class Line:
 
 
 class Gate:
-    """The lines of one pool. ``stirred``: limits at which somebody may have to be let in. ``used``: whether any job
-    ever named a limit; while none did, nothing of this is looked at.
-    """
+    """The lines of one pool. ``stirred``: limits at which somebody may have to be let in."""
 
     def __init__(self, tree: Tree, book: LimitBook) -> None:
         self.tree = tree
         self.book = book
-        self.used = False
         self.stirred: dict[Limit, None] = {}
         self.away: dict[tuple[str, ...], dict[Waiter, None]] = {}
         """Who is held up by the hard cap of the node at a path."""
@@ -97,7 +94,6 @@ class Gate:
 
     def _divide(self, leaf: Node) -> None:
         """Make the backlog so far the line of the jobs that name no limit."""
-        self.used = True
         leaf.lines = {}
         if leaf.head is None:
             return
@@ -159,7 +155,6 @@ class Gate:
 
     def adopt(self, lease: RunningLease) -> None:
         """A lease of a predecessor holds its limits."""
-        self.used = True
         for name in lease.job.limits:
             limit = self.book.limit(name)
             limit.take(lease)
@@ -202,23 +197,32 @@ class Gate:
             if self in limit.halls and limit.halls[self].waiting:
                 self.stirred[limit] = None
 
-    def let_in(self, now: float, *, clean_only: bool, thorough: bool = False) -> bool:
-        """Open lines of stirred limits while units are free. Returns whether any was opened.
+    def let_in(self, now: float, free: int, reserve: int) -> None:
+        """Open lines before a decision with ``free`` slots: those whose turn it is, and if nothing could start
+        without, whoever can.
+        """
+        if free <= 0 or not self.stirred:
+            return
+        root, clean_only = self.tree.root, free <= reserve
+        self._open_stirred(now, clean_only=clean_only, thorough=False)
+        if self.stirred and not (root.clean_children if clean_only else root.active):
+            self._open_stirred(now, clean_only=clean_only, thorough=True)
+
+    def _open_stirred(self, now: float, *, clean_only: bool, thorough: bool) -> None:
+        """Open lines of stirred limits while units are free.
 
         ``clean_only``: only who would not borrow. ``thorough``: look at all open lines, not at some in turn.
         """
         if not clean_only and _RESERVE in self.away:
             self._let_in(_RESERVE)
-        opened = False
         for limit in list(self.stirred):
             limit.refill(now)
             hall = limit.hall(self)
             if hall.waiting and limit.free(limit.claim) > 0:
                 self._look_over(limit, None if thorough else GLANCE, clean_only=clean_only)
-                opened = self._open_some(limit, clean_only=clean_only) or opened
+                self._open_some(limit, clean_only=clean_only)
             if not hall.waiting or limit.free(limit.claim) <= 0:
                 self.stirred.pop(limit, None)
-        return opened
 
     def _look_over(self, limit: Limit, number: int | None, *, clean_only: bool) -> None:
         """Shut open lines that a cap, a bound or the reserve holds up, in favour of those that wait."""
@@ -232,34 +236,32 @@ class Gate:
                     self._unclaim(line)
                 self._shut(line, hindrance or limit)
 
-    def _open_some(self, limit: Limit, *, clean_only: bool) -> bool:
-        hall, opened = limit.hall(self), False
+    def _open_some(self, limit: Limit, *, clean_only: bool) -> None:
+        hall = limit.hall(self)
         claimant = limit.claim
         if claimant is not None and claimant.at is limit and self._is_mine(claimant):
             if self._capped(claimant, clean_only=clean_only) is not None:
                 self._unclaim(claimant)
             else:
-                opened = self._try(claimant, limit)
+                self._try(claimant, limit)
         while len(hall.open) < limit.free() and (line := self._next(limit, clean_only=clean_only)):
-            opened = self._try(line, limit) or opened
-        return opened
+            self._try(line, limit)
 
     def _is_mine(self, line: Line) -> bool:
         return self.tree.nodes.get(line.leaf.path) is line.leaf
 
-    def _try(self, line: Line, limit: Limit) -> bool:
-        """Open a line whose turn it is, or let it wait at another of its limits. Returns whether it is open."""
+    def _try(self, line: Line, limit: Limit) -> None:
+        """Open a line whose turn it is, or let it wait at another of its limits."""
         self._stop_waiting(line)
         hindrance = self._obstacle(line)
         if hindrance is None:
             self._open(line)
-            return True
+            return
         if hindrance is not limit:
             line.misses += 1
             if line.misses >= PATIENCE and self.book.claimant is None:
                 self._claim(line)
         self._wait(line, hindrance, fresh=False)
-        return False
 
     def _next(self, limit: Limit, *, clean_only: bool) -> Line | None:
         """Return the line whose turn it is; who is held up by something else steps aside on the way."""

@@ -51,7 +51,9 @@ class Scheduler:
         self._tree.policies.update(policies or {})
         if policy_of is not None:
             self._tree.policy_of = policy_of
-        self._gate = Gate(self._tree, limits if limits is not None else LimitBook())
+        self._book = limits if limits is not None else LimitBook()
+        self._gate: Gate | None = None
+        """Made for the first job that names a limit: without any, a decision costs nothing more."""
         self._leases: dict[Hashable, RunningLease] = {}
         self._jobs: dict[Hashable, Job] = {}
         self._capacity = 0
@@ -113,11 +115,16 @@ class Scheduler:
     @property
     def limits(self) -> LimitBook:
         """The shared limits."""
-        return self._gate.book
+        return self._book
 
     @property
-    def gate(self) -> Gate:
-        """Who waits for a shared limit, for invariants."""
+    def gate(self) -> Gate | None:
+        """Who waits for a shared limit, for invariants; ``None`` while no job ever named one."""
+        return self._gate
+
+    def _make_gate(self) -> Gate:
+        if self._gate is None:
+            self._gate = Gate(self._tree, self._book)
         return self._gate
 
     def job(self, job_id: Hashable) -> Job | None:
@@ -137,7 +144,7 @@ class Scheduler:
         self._capacity = slots - withheld
         if slots != self._tree.slots:
             self._tree.set_slots(slots)
-            self._gate.reconsider()
+            self._reconsider()
 
     def set_policy(self, path: TenantPath, policy: NodePolicy | None) -> None:
         """Set (or with ``None`` reset) the policy of the tenant at ``path``; it binds on the backlog too."""
@@ -149,7 +156,7 @@ class Scheduler:
         node = self._tree.nodes.get(path)
         if node is not None:
             self._tree.rebind(node, self._tree.policy(path))
-            self._gate.reconsider()
+            self._reconsider()
 
     def rebind(self, policy_of: PolicyOf) -> None:
         """Put another source of policies into force for all tenants that have none of their own; binds at once."""
@@ -160,12 +167,16 @@ class Scheduler:
                 policy = policy_of(path)
                 if policy != node.policy:
                     tree.rebind(node, policy)
-        self._gate.reconsider()
+        self._reconsider()
 
     def set_pool(self, pool: PoolPolicy) -> None:
         """Change quantum, default ceiling and reserve; they bind at once."""
         self._tree.set_pool(pool)
-        self._gate.reconsider()
+        self._reconsider()
+
+    def _reconsider(self) -> None:
+        if self._gate is not None:
+            self._gate.reconsider()
 
     def offer(self, job: Job, *, front: bool = False) -> None:
         """A job waits. ``front``: it came back (a lost attempt, a due retry) and goes to the head of its priority.
@@ -186,8 +197,8 @@ class Scheduler:
                 node.drained = True
             node.queued += 1
             node = node.parent
-        if job.limits or (self._gate.used and leaf.lines is not None):
-            self._gate.offer(leaf, job, front=front)
+        if job.limits or (self._gate is not None and leaf.lines is not None):
+            self._make_gate().offer(leaf, job, front=front)
         elif push(leaf, job, front=front):
             tree.place(leaf)
             tree.hasten(leaf)
@@ -223,7 +234,7 @@ class Scheduler:
             node.queued -= 1
             node = node.parent
         if leaf.lines is not None:
-            self._gate.withdraw(leaf, job)
+            self._make_gate().withdraw(leaf, job)
         elif changed:
             self._tree.place(leaf)
             self._tree.hasten(leaf)
@@ -241,16 +252,12 @@ class Scheduler:
         tree.restoring = False
         free = self._capacity - len(self._leases)
         root = tree.root
-        if free <= 0:
-            return None
         clean_only = free <= tree.pool.reserve
         gate = self._gate
-        if gate.stirred:
-            gate.let_in(now, clean_only=clean_only)
         while True:
-            if not (root.clean_children if clean_only else root.active):
-                if gate.stirred and gate.let_in(now, clean_only=clean_only, thorough=True):
-                    continue
+            if gate is not None:
+                gate.let_in(now, free, tree.pool.reserve)
+            if free <= 0 or not root.active or (clean_only and not root.clean_children):
                 return None
             if token in self._leases:
                 raise InvalidValue("token", token, "it already names a live lease; tokens are never reused")
@@ -258,7 +265,7 @@ class Scheduler:
             leaf = root.chosen
             while not leaf.leaf:
                 leaf = leaf.chosen
-            job = gate.take(leaf, now) if gate.used and leaf.lines is not None else pop(leaf)
+            job = pop(leaf) if gate is None or leaf.lines is None else gate.take(leaf, now)
             if job is not None:
                 break
         lease = RunningLease(token, job, leaf, now, cost)
@@ -266,7 +273,7 @@ class Scheduler:
         if now + cost < self._next_overrun:
             self._next_overrun = now + cost
         self._start(lease, cost)
-        if gate.used and leaf.lines is not None:
+        if gate is not None and leaf.lines is not None:
             gate.started(lease)
         return lease
 
@@ -350,11 +357,11 @@ class Scheduler:
             node = node.parent
         if outcome is Outcome.LOST or outcome is Outcome.RETURNED:
             self._record_loss(leaf, held - lease.charged)
-        if self._gate.used and lease.job.limits:
+        if self._gate is not None and lease.job.limits:
             self._gate.release(lease)
         if bounded:
             self._place_bounded(leaf)
-            if self._gate.away:
+            if self._gate is not None and self._gate.away:
                 self._gate.uncapped(leaf)
         if delta < 0.0 or bounded:
             tree.hasten(leaf)
@@ -380,7 +387,7 @@ class Scheduler:
         """Charge (or with a negative ``delta`` refund) a live lease at every level."""
         tree, node, written_off = self._tree, lease.leaf, lease.written_off
         lease.charged += delta
-        if lease.job.limits:
+        if self._gate is not None and lease.job.limits:
             self._gate.charge(lease, delta)
         level = 0
         while (parent := node.parent) is not None:
@@ -457,7 +464,7 @@ class Scheduler:
             node = node.parent
         self._place_bounded(leaf)
         if job.limits:
-            self._gate.adopt(lease)
+            self._make_gate().adopt(lease)
         return lease
 
     def touched(self) -> dict[TenantPath, NodeState | None]:
