@@ -14,6 +14,7 @@ from drr.model import DEFAULT_PRIORITY, ESTIMATE_MAX, ESTIMATE_MIN, TenantPath, 
 
 if TYPE_CHECKING:
     from drr.core.node import Node
+    from drr.core.shared import Limit
 
 
 class Job:
@@ -101,6 +102,30 @@ class RunningLease:
 
     def __repr__(self) -> str:
         return f"RunningLease({self.token!r}, {self.job!r}, charged={self.charged:g})"
+
+
+class Line:
+    """Jobs of one project that name the same ``limits``. ``at``: the limit at which it waits, ``None`` if open."""
+
+    __slots__ = ("at", "head", "leaf", "limits", "misses", "tails")
+
+    def __init__(self, leaf: Node, limits: tuple[Limit, ...]) -> None:
+        self.leaf = leaf
+        self.limits = limits
+        self.head: Job | None = None
+        self.tails: dict[int, Job] = {}
+        self.at: Limit | None = None
+        self.misses = 0
+
+    def __repr__(self) -> str:
+        return f"Line({'/'.join(self.leaf.path)}: {', '.join(limit.name for limit in self.limits)})"
+
+
+def urgency(line: Line) -> tuple[int, int]:
+    """Return what orders lines of one project: the priority and the arrival of the first job."""
+    head = line.head
+    assert head is not None, "a line that waits has a job"
+    return head.priority, head.order
 
 
 class Backlog(Protocol):

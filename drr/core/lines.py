@@ -25,7 +25,7 @@ from __future__ import annotations
 from itertools import count, islice
 from typing import TYPE_CHECKING, Final
 
-from drr.core.jobs import Job, RunningLease, pop, push, withdraw
+from drr.core.jobs import Job, Line, RunningLease, pop, push, urgency, withdraw
 from drr.core.shared import Limit, LimitBook
 from drr.core.tree import Tree
 from drr.core.turns import Waiter
@@ -38,23 +38,6 @@ PATIENCE: Final = 8
 GLANCE: Final = 8
 """Open lines of a limit that are looked at per decision, in turn, whether a cap is in their way."""
 _RESERVE: Final = ("the reserve of the pool",)
-
-
-class Line:
-    """Jobs of one project that name the same ``limits``. ``at``: the limit at which it waits, ``None`` if open."""
-
-    __slots__ = ("at", "head", "leaf", "limits", "misses", "tails")
-
-    def __init__(self, leaf: Node, limits: tuple[Limit, ...]) -> None:
-        self.leaf = leaf
-        self.limits = limits
-        self.head: Job | None = None
-        self.tails: dict[int, Job] = {}
-        self.at: Limit | None = None
-        self.misses = 0
-
-    def __repr__(self) -> str:
-        return f"Line({'/'.join(self.leaf.path)}: {', '.join(limit.name for limit in self.limits)})"
 
 
 class Gate:
@@ -271,7 +254,7 @@ class Gate:
             if project is None:
                 organisation.stamp = 0  # until one of its projects comes back
                 continue
-            line = min(project.lines, key=_urgency)
+            line = min(project.lines, key=urgency)
             bound = limit.bound(line.leaf.path)
             if bound is not None:
                 waiter = organisation if bound[0] == "organisation" else project
@@ -397,9 +380,7 @@ class Gate:
         if self.book.claimant is line:
             self._unclaim(line)
         assert leaf.lines is not None, "a project with lines"
-        for names, other in list(leaf.lines.items()):
-            if other is line:
-                del leaf.lines[names]
+        del leaf.lines[tuple(limit.name for limit in line.limits)]
         for limit in line.limits:
             limit.lines -= 1
             limit.stir()
@@ -417,9 +398,3 @@ class Gate:
             leaf.head = head
             self.tree.place(leaf)
             self.tree.hasten(leaf)
-
-
-def _urgency(line: Line) -> tuple[int, int]:
-    head = line.head
-    assert head is not None, "a line that waits has a job"
-    return head.priority, head.order

@@ -12,8 +12,7 @@ from drr.core.ring import Ring, Seat
 from drr.model import NodePolicy, NodeState, PoolPolicy, TenantPath
 
 if TYPE_CHECKING:
-    from drr.core.jobs import Job
-    from drr.core.lines import Line
+    from drr.core.jobs import Job, Line
 
 PARKED: Final = 0
 FLOOR: Final = 1

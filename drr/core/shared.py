@@ -15,8 +15,8 @@ from drr.core.turns import Account, Waiter
 from drr.model import SharedLimit, TenantPath
 
 if TYPE_CHECKING:
-    from drr.core.jobs import RunningLease
-    from drr.core.lines import Gate, Line
+    from drr.core.jobs import Line, RunningLease
+    from drr.core.lines import Gate
 
 NO_LIMIT: Final = SharedLimit()
 _SLACK: Final = 1e-6  # of a start: what the sum of many short refills may miss

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from drr.model import TenantPath
 
 if TYPE_CHECKING:
-    from drr.core.lines import Line
+    from drr.core.jobs import Line
 
 _stamps = count(1)
 _SWEEP_AT = 32
