@@ -98,6 +98,9 @@ async def test_usage_adds_up_by_hour_and_project(backend: Backend, leader: Leade
     assert await backend.usage("acme", hour - 48, hour + 1) == {web: total, other: Usage(expired=1)}
     assert await backend.usage("acme", hour - 48, hour) == {other: Usage(expired=1)}
     assert await backend.usage("globex", hour - 48, hour + 1) == {}
+    assert await backend.usage("acme", 0, 10**7) == {web: total, other: Usage(expired=1)}
+    with pytest.raises(InvalidValue):
+        await backend.usage("acme", -1, hour)
     assert total.attempts == 8
 
 

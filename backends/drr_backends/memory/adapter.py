@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import anyio
 
@@ -61,6 +61,8 @@ from drr_backends.memory.records import NEWS, RESIGNATION, STOPS, Entry, attempt
 from drr_backends.memory.store import Store
 
 T = TypeVar("T")
+
+MOST_HOURS: Final = 10**9
 
 
 def check_reader(name: str, incarnation: str, pool: str) -> tuple[str, str]:
@@ -198,6 +200,8 @@ class MemoryBackend(Backend):
     async def usage(self, organisation: str, since: int, until: int) -> dict[UsageKey, Usage]:
         """See `ClientPort.usage`."""
         check_name("organisation", organisation)
+        check_count("hour that usage begins with", since, high=MOST_HOURS)
+        check_count("hour that usage ends before", until, high=MOST_HOURS)
         return await self._do(lambda store: usage_of(store, organisation, since, until))
 
     async def changes(self, limit: int = 100) -> list[ChangeRecord]:

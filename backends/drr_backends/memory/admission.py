@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from drr.backend import CALLS_REMEMBERED, Work
+from drr.backend import CALLS_REMEMBERED
 from drr.errors import BacklogFull, JobExists, RateLimited, StoreFull, UnknownLimit
 from drr.model import ANY, NO_QUOTA, UNNAMED_WORK, Header, JobSpec, Quota, Settings, TenantPath, call_nonce
 from drr_backends.memory.records import CLIENT_TTL, Bucket, Calls, Entry, Key, micro
@@ -13,6 +14,13 @@ from drr_backends.memory.store import Store
 
 FULL_RETRY = 1.0
 """Seconds after which a tenant whose backlog is full may ask again: nobody here knows how fast it drains."""
+
+
+class Added(NamedTuple):
+    """Jobs of a tenant and their work in whole micro-worker-seconds, each job rounded by itself."""
+
+    jobs: int
+    micros: int
 
 
 def submit(store: Store, client: str, call: int, jobs: Sequence[JobSpec]) -> list[str]:
@@ -35,7 +43,7 @@ def submit(store: Store, client: str, call: int, jobs: Sequence[JobSpec]) -> lis
         raise StoreFull(f"the store holds {store.queued} of at most {store.max_jobs} waiting jobs (max_jobs)")
     _take_from_buckets(store, added, wall)
     for path, work in added.items():
-        store.add_waiting(path, work.jobs, micro(work.worker_seconds))
+        store.add_waiting(path, *work)
     ids = _add(store, jobs, known, call_nonce(client, call), now, wall)
     calls.ids[call] = ids
     calls.touched = now
@@ -68,12 +76,12 @@ def _known(store: Store, jobs: Sequence[JobSpec], now: float) -> list[str | None
     return known
 
 
-def _work_of(jobs: Sequence[JobSpec]) -> dict[TenantPath, Work]:
-    added: dict[TenantPath, Work] = {}
+def _work_of(jobs: Sequence[JobSpec]) -> dict[TenantPath, Added]:
+    added: dict[TenantPath, Added] = {}
     for job in jobs:
-        before = added.get(job.lane.path, Work())
+        before = added.get(job.lane.path, Added(0, 0))
         estimate = UNNAMED_WORK if job.estimate is None else job.estimate
-        added[job.lane.path] = Work(before.jobs + 1, before.worker_seconds + estimate)
+        added[job.lane.path] = Added(before.jobs + 1, before.micros + micro(estimate))
     return added
 
 
@@ -85,16 +93,16 @@ def quota_of(settings: Settings, path: TenantPath) -> Quota:
     return quotas.get(path) or quotas.get((path[0], ANY)) or quotas.get((ANY, ANY)) or NO_QUOTA
 
 
-def _levels(added: Mapping[TenantPath, Work]) -> list[tuple[TenantPath, Work]]:
+def _levels(added: Mapping[TenantPath, Added]) -> list[tuple[TenantPath, Added]]:
     """Return projects, then organisations, with what is added to each."""
-    organisations: dict[TenantPath, Work] = {}
+    organisations: dict[TenantPath, Added] = {}
     for path, work in added.items():
-        before = organisations.get(path[:1], Work())
-        organisations[path[:1]] = Work(before.jobs + work.jobs, before.worker_seconds + work.worker_seconds)
+        before = organisations.get(path[:1], Added(0, 0))
+        organisations[path[:1]] = Added(before.jobs + work.jobs, before.micros + work.micros)
     return [*added.items(), *organisations.items()]
 
 
-def _check_quotas(store: Store, added: Mapping[TenantPath, Work], wall: float) -> None:
+def _check_quotas(store: Store, added: Mapping[TenantPath, Added], wall: float) -> None:
     for path, work in _levels(added):
         quota = quota_of(store.settings, path)
         if quota.unlimited:
@@ -105,8 +113,8 @@ def _check_quotas(store: Store, added: Mapping[TenantPath, Work], wall: float) -
             raise BacklogFull(path, "the backlog in jobs", quota.jobs, jobs, room, FULL_RETRY)
         if quota.worker_seconds is not None:
             left = micro(quota.worker_seconds) - micros
-            if micro(work.worker_seconds) > left:
-                room = max(0, min(work.jobs, left * work.jobs // max(1, micro(work.worker_seconds))))
+            if work.micros > left:
+                room = max(0, min(work.jobs, left * work.jobs // max(1, work.micros)))
                 what = "the backlog in worker-seconds"
                 raise BacklogFull(path, what, quota.worker_seconds, micros / 1e6, room, FULL_RETRY)
         if quota.rate is not None:
@@ -125,7 +133,7 @@ def _tokens(store: Store, path: TenantPath, quota: Quota, wall: float) -> float:
     return min(quota.bucket, bucket.tokens + max(0.0, wall - bucket.at) * quota.rate)
 
 
-def _take_from_buckets(store: Store, added: Mapping[TenantPath, Work], wall: float) -> None:
+def _take_from_buckets(store: Store, added: Mapping[TenantPath, Added], wall: float) -> None:
     for path, work in _levels(added):
         quota = quota_of(store.settings, path)
         if quota.rate is not None:

@@ -48,6 +48,7 @@ from drr_backends.redis.settings import read_settings
 from drr_backends.redis.store import Store, by_stream, checked, log, stream_entries
 from drr_backends.redis.submission import Batch
 
+MOST_HOURS: Final = 10**9
 CALL_MEMORY: Final = 24 * 3_600_000
 """Milliseconds that a client's calls are remembered after its last one."""
 
@@ -168,14 +169,23 @@ class ClientRole(Store):
 
     async def usage(self, organisation: str, since: int, until: int) -> dict[UsageKey, Usage]:
         """See `drr.backend.ClientPort.usage`."""
-        first = max(since // 24, (until - 1) // 24 - USAGE_KEPT_DAYS)
-        days = [self.keys.usage(organisation, day) for day in range(first, (until - 1) // 24 + 1)]
+        check_count("hour that usage begins with", since, high=MOST_HOURS)
+        check_count("hour that usage ends before", until, high=MOST_HOURS)
+        found_days = await self._days_kept(since, until)
+        days = [self.keys.usage(organisation, day) for day in found_days]
         if not days:
             return {}
         found: dict[UsageKey, Usage] = {}
         for flat in checked(await self.link.calls([("HGETALL", day) for day in days], repeatable=True)):
             found |= decode_usage(dict(zip(flat[::2], flat[1::2], strict=True)))
         return {key: usage for key, usage in found.items() if since <= key.hour < until}
+
+    async def _days_kept(self, since: int, until: int) -> range:
+        """Return the days of a time that accounts may be kept of, by the store's clock."""
+        seconds, _ = await self.link.call("TIME", repeatable=True)
+        today = int(seconds) // 86_400
+        # One more than now: the leader's clock may be ahead of the store's.
+        return range(max(since // 24, today - USAGE_KEPT_DAYS), min((until - 1) // 24, today + 1) + 1)
 
     async def changes(self, limit: int = 100) -> list[ChangeRecord]:
         """See `drr.backend.ClientPort.changes`."""
