@@ -12,9 +12,10 @@ import pytest
 
 from drr.dispatcher import Recorder
 from drr.dispatcher.recording_rows import HEADER
-from drr.errors import InvalidConfiguration
+from drr.errors import InvalidConfiguration, InvalidValue, TraceError
 from drr.model import Lane
-from drr.simulate.trace import CsvTrace
+from drr.simulate.run import slots_of
+from drr.simulate.trace import open_source
 from tests.helpers.site import Site
 from tests.helpers.traffic import ACME, lease, read, settled
 
@@ -227,7 +228,7 @@ async def test_the_simulator_reads_what_a_dispatcher_recorded(tmp_path: Path) ->
         await dispatcher.wait_leading()
         await site.join()
         await work(site, 4)
-    jobs = list(CsvTrace(trace, 1.0, float("inf")))
+    jobs = list(open_source(str(trace)))
     assert [(job.path, job.estimate) for job in jobs] == [(("acme", "web"), 1.0)] * 4
     assert sum(job.duration for job in jobs) == pytest.approx(4.0, abs=0.1)
     assert [job.at for job in jobs] == sorted(job.at for job in jobs)
@@ -286,3 +287,51 @@ def test_compressed_bytes_do_not_depend_on_the_time(tmp_path: Path) -> None:
         recorder.close()
     assert (tmp_path / "a.csv.gz").read_bytes() == (tmp_path / "b.csv.gz").read_bytes()
     assert gzip.decompress((tmp_path / "a.csv.gz").read_bytes()).startswith(HEADER)
+
+
+# --- read again -------------------------------------------------------------------------------------------
+
+COLUMNS = "submit_s,duration_s,org,project,pool,start_s,workers"
+
+
+def written(path: Path, *rows: str) -> str:
+    path.write_text("\n".join((COLUMNS, *rows)) + "\n")
+    return str(path)
+
+
+def test_the_slots_that_were_live_then_are_the_simulator_s(tmp_path: Path) -> None:
+    trace = written(
+        tmp_path / "day.csv",
+        "0,10,a,p,default,0,4",
+        "1,10,a,p,default,5,3",
+        "2,70,a,p,default,5,6",
+        "3,200,a,p,default,5,0",
+        "4,300,a,p,default,5,6",
+        "5,400,a,p,default,5,2",
+        "6,1,a,p,other,6,99",
+    )
+    assert list(slots_of(open_source(trace, pool="default"))) == [(0.0, 4), (60.0, 6), (360.0, 2)]
+    assert list(slots_of(open_source(trace, pool="default", speedup=2.0))) == [(0.0, 4), (30.0, 6), (180.0, 2)]
+    assert list(slots_of(open_source(trace, pool="default"), workers=5)) == [(0.0, 5)], "what is given comes first"
+
+
+def test_one_pool_is_read(tmp_path: Path) -> None:
+    trace = written(tmp_path / "day.csv", "0,1,a,p,default,0,1", "1,2,b,p,gpu,1,1", "2,3,a,p,default,2,1")
+    assert [job.duration for job in open_source(trace, pool="gpu")] == [2.0]
+    assert open_source(trace, pool="default").demand().worker_seconds == 4.0
+    with pytest.raises(TraceError, match=r"line 3, column pool is 'gpu', but there are jobs of 'default' as well"):
+        list(open_source(trace))
+    with pytest.raises(TraceError, match="'renders', but the trace has these: 'default', 'gpu'"):
+        list(open_source(trace, pool="renders"))
+
+
+def test_the_only_pool_need_not_be_named(tmp_path: Path) -> None:
+    trace = written(tmp_path / "day.csv", "0,1,a,p,gpu,0,1", "1,2,b,p,gpu,1,1")
+    assert len(list(open_source(trace))) == 2
+
+
+def test_without_a_record_of_workers_somebody_must_say_how_many(tmp_path: Path) -> None:
+    trace = tmp_path / "day.csv"
+    trace.write_text("submit_s,duration_s,org,project\n0,1,a,p\n")
+    with pytest.raises(InvalidValue, match="give --workers or --load"):
+        slots_of(open_source(str(trace)))
