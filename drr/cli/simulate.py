@@ -43,7 +43,7 @@ def simulate_command(
     ] = None,
     pool: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Pool whose terms and, where a trace names pools, jobs apply (default)."),
+        typer.Option(metavar="NAME", help="Pool to simulate: its terms, and of a trace that names pools, its jobs."),
     ] = None,
     policy: Annotated[
         list[str] | None,
@@ -67,7 +67,8 @@ def simulate_command(
     shown = {"tenants": tenants, "as_json": as_json, "timing": seed is None}
     source = open_sources(trace, speedup=speedup, until=until, seed=seed or 0, pool=pool)
     slots = slots_of(source, workers, load)
-    today = _setup(plans, pool or DEFAULT_POOL, slots, until)
+    terms = pool or source.pool or DEFAULT_POOL
+    today = _setup(plans, terms, slots, until)
     if against is None:
         names = [name for given in policy or ["drr"] for name in given.split(",")]
         show_run(_run(source, today, names), page=html, **shown)
@@ -76,7 +77,7 @@ def simulate_command(
         raise InvalidValue("--against", str(against), "it is compared with --plans: give both")
     if policy:
         raise InvalidValue("--policy", ", ".join(policy), "plans are compared under drr: leave it out with --against")
-    proposed = _setup(against, pool or DEFAULT_POOL, slots, until)
+    proposed = _setup(against, terms, slots, until)
     both = side_by_side(_run(source, today, ["drr"]), _run(source, proposed, ["drr"]), (TODAY, PROPOSED))
     show_comparison(both, TODAY, PROPOSED, page=html, **shown)
 

@@ -29,6 +29,11 @@ class CsvTrace(FileSource):
         self._pool = pool
 
     @property
+    def pool(self) -> str | None:
+        """The pool whose jobs are read, as asked for or as the first job says; ``None`` if the file names none."""
+        return self._pool or next((row[0] for row in self._table(("pool",))), None)
+
+    @property
     def slots(self) -> Sequence[tuple[float, int]]:
         """The live slots that a dispatcher recorded in ``workers``, minute by minute; nothing without that column."""
         most: dict[int, int] = {}
@@ -68,7 +73,7 @@ class CsvTrace(FileSource):
         missing = [column for column in COLUMNS if column not in header]
         if missing:
             raise TraceError(path, 1, ", ".join(missing), ",".join(header)[:80], "these columns are needed")
-        twice = [column for column in (*COLUMNS, "estimate_s") if header.count(column) > 1]
+        twice = [column for column in (*COLUMNS, "estimate_s", "pool") if header.count(column) > 1]
         if twice:
             raise TraceError(path, 1, ", ".join(twice), ",".join(header)[:80], "a column is named once")
         at_, duration_, org_, project_ = (header.index(column) for column in COLUMNS)

@@ -60,6 +60,11 @@ class Source(Protocol):
         """Live slots from each time on, if the source knows; else empty."""
         ...
 
+    @property
+    def pool(self) -> str | None:
+        """The pool whose jobs these are, if the source knows."""
+        ...
+
     faults: Sequence[tuple[float, int]]
     """At each time, how many slots go down with what they run."""
 
@@ -157,6 +162,11 @@ class FileSource:
         """Nothing: most files do not say."""
         return ()
 
+    @property
+    def pool(self) -> str | None:
+        """None: most files do not say."""
+        return None
+
     def __iter__(self) -> Iterator[Arrival]:
         """Yield the jobs that arrive by the time limit, with times divided by the speed-up."""
         return self._read() if self._kept is None else iter(self._kept)
@@ -228,6 +238,12 @@ class Together:
         """Those of the only source that knows; of several that do, nothing."""
         known = [slots for source in self._sources if (slots := source.slots)]
         return known[0] if len(known) == 1 else ()
+
+    @property
+    def pool(self) -> str | None:
+        """That of the sources that know, if they agree."""
+        known = {pool for source in self._sources if (pool := source.pool)}
+        return known.pop() if len(known) == 1 else None
 
     def __iter__(self) -> Iterator[Arrival]:
         """Yield the jobs in order of arrival; at one instant, in the order of the sources."""

@@ -8,14 +8,18 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 
-from drr.dispatcher import Recorder
+from drr.client import Client
+from drr.dispatcher import Dispatcher, Recorder
 from drr.dispatcher.recording_rows import HEADER
 from drr.errors import InvalidConfiguration, InvalidValue, TraceError
 from drr.model import Lane
-from drr.simulate.run import slots_of
-from drr.simulate.trace import open_source
+from drr.simulate.run import Setup, simulate, slots_of
+from drr.simulate.trace import open_source, open_sources
+from drr.worker import Tasks, Worker
 from tests.helpers.site import Site
 from tests.helpers.traffic import ACME, lease, read, settled
 
@@ -269,8 +273,12 @@ async def test_a_disk_that_fails_does_not_stop_the_dispatcher(
         await dispatcher.wait_leading()
         await site.join()
         await work(site, 3)
-    assert recorder.failed
-    assert "recording into" in caplog.text
+        assert recorder._thread is not None
+        await anyio.to_thread.run_sync(recorder._thread.join, 30.0)  # it ends when the disk fails
+        assert recorder.failed
+        assert "recording into" in caplog.text
+        await work(site, 2)  # each would wait for ever if dispatching had stopped
+    assert site.held["w1"] == []
 
 
 async def test_a_file_that_cannot_be_used_keeps_a_dispatcher_from_starting(tmp_path: Path) -> None:
@@ -335,3 +343,77 @@ def test_without_a_record_of_workers_somebody_must_say_how_many(tmp_path: Path) 
     trace.write_text("submit_s,duration_s,org,project\n0,1,a,p\n")
     with pytest.raises(InvalidValue, match="give --workers or --load"):
         slots_of(open_source(str(trace)))
+
+
+def test_terms_are_those_of_the_trace_s_own_pool(tmp_path: Path) -> None:
+    trace = written(tmp_path / "day.csv", "0,1,a,p,gpu,0,1", "1,2,b,p,gpu,1,1")
+    assert open_source(trace).pool == "gpu"
+    assert open_source(trace, pool="other").pool == "other"
+    plain = tmp_path / "plain.csv"
+    plain.write_text("submit_s,duration_s,org,project\n0,1,a,p\n")
+    assert open_source(str(plain)).pool is None
+    assert open_sources([str(plain), trace]).pool == "gpu"
+
+
+def test_a_pool_is_named_by_one_column(tmp_path: Path) -> None:
+    trace = tmp_path / "day.csv"
+    trace.write_text("submit_s,duration_s,org,project,pool,pool\n0,1,a,p,x,y\n")
+    with pytest.raises(TraceError, match="a column is named once"):
+        list(open_source(str(trace)))
+
+
+# --- all of it --------------------------------------------------------------------------------------------
+
+
+async def test_from_real_workers_to_the_simulator_s_report(tmp_path: Path, fresh_namespace: str) -> None:
+    """Jobs of two tenants through client, dispatcher and worker; the report knows each of them and what it took."""
+    trace = tmp_path / "day.csv.gz"
+    url = "memory://recording"
+    tasks = Tasks()
+
+    @tasks.task("work")
+    async def handler(number: int) -> int:
+        return number
+
+    async with Dispatcher(url, namespace=fresh_namespace, record=Recorder(trace)) as dispatcher:
+        await dispatcher.wait_leading()
+        worker = Worker(url, namespace=fresh_namespace, slots=3, tasks=tasks)
+        async with Client(url, namespace=fresh_namespace) as client, anyio.create_task_group() as group:
+            group.start_soon(worker.run)
+            handles = [
+                await client.submit("work", [number], tenant=f"o{number % 2}/p", estimate=0.5) for number in range(20)
+            ]
+            with anyio.fail_after(30):
+                for handle in handles:
+                    await handle.result()
+            worker.stop()
+    rows = read(trace)
+    [result] = simulate(open_source(str(trace)), Setup(slots_of(open_source(str(trace))))).policies.values()
+    assert (len(rows), result.jobs) == (20, 20)
+    spent = sum(tenant.worker_seconds for tenant in result.tenants if len(tenant.path) == 1)
+    assert spent == pytest.approx(sum(float(row["duration_s"]) for row in rows))
+    assert {"/".join(tenant.path): tenant.jobs for tenant in result.tenants if len(tenant.path) == 1} == {
+        "o0": 10,
+        "o1": 10,
+    }
+
+
+async def test_a_dispatcher_that_leads_again_goes_on_with_its_recording(tmp_path: Path) -> None:
+    site = Site()
+    trace = tmp_path / "day.csv"
+    async with site.dispatcher(record=trace) as dispatcher:
+        await dispatcher.wait_leading()
+        await site.join()
+        await work(site, 2)
+        found = await site.backend.leader()
+        await site.backend.elect(found.token, f"{int(found.token.partition(':')[0]) + 1}:rival")
+        await site.submit()  # its next commit is refused
+        await site.clock.advance(1.0)
+        led = [dispatcher.is_leader]
+        await site.backend.resign((await site.backend.leader()).token)
+        await site.clock.advance(5.0)
+        led.append(dispatcher.is_leader)
+        assert led == [False, True]
+        await work(site, 1)
+    outcomes = [row["outcome"] for row in read(trace)]
+    assert outcomes.count("ok") >= 3
