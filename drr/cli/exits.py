@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from drr.errors import (
     DrrError,
     InvalidValue,
+    ReportUnavailable,
     ServerFailed,
     ServerNotFound,
     StoreNotPrepared,
@@ -64,7 +65,7 @@ def complain(message: str) -> None:
 
 def exit_code(error: DrrError) -> Exit:
     """Return the exit code that stands for an error."""
-    if isinstance(error, InvalidValue | UnknownBackend):
+    if isinstance(error, InvalidValue | UnknownBackend | ReportUnavailable):
         return Exit.USAGE
     if isinstance(error, StoreUnavailable | StoreNotPrepared | StoreUnsupported | ServerFailed | ServerNotFound):
         return Exit.NO_STORE

@@ -21,6 +21,7 @@ from drr.simulate.trace import Source, open_sources
 from drr.simulate.whatif import side_by_side
 
 TODAY, PROPOSED = "today", "proposed"
+DEFAULT_POOL = "default"
 
 
 def simulate_command(
@@ -40,7 +41,10 @@ def simulate_command(
     against: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Other plans: show who gains and who loses by them.")
     ] = None,
-    pool: Annotated[str, typer.Option(metavar="NAME", help="Pool whose terms in the plans apply.")] = "default",
+    pool: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Pool to simulate: its terms, and of a trace that names pools, its jobs."),
+    ] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="drr, fifo, round-robin, least-recently-served; several to compare."),
@@ -61,9 +65,10 @@ def simulate_command(
     """
     check_page(html)
     shown = {"tenants": tenants, "as_json": as_json, "timing": seed is None}
-    source = open_sources(trace, speedup=speedup, until=until, seed=seed or 0)
+    source = open_sources(trace, speedup=speedup, until=until, seed=seed or 0, pool=pool)
     slots = slots_of(source, workers, load)
-    today = _setup(plans, pool, slots, until)
+    terms = pool or source.pool or DEFAULT_POOL
+    today = _setup(plans, terms, slots, until)
     if against is None:
         names = [name for given in policy or ["drr"] for name in given.split(",")]
         show_run(_run(source, today, names), page=html, **shown)
@@ -72,7 +77,7 @@ def simulate_command(
         raise InvalidValue("--against", str(against), "it is compared with --plans: give both")
     if policy:
         raise InvalidValue("--policy", ", ".join(policy), "plans are compared under drr: leave it out with --against")
-    proposed = _setup(against, pool, slots, until)
+    proposed = _setup(against, terms, slots, until)
     both = side_by_side(_run(source, today, ["drr"]), _run(source, proposed, ["drr"]), (TODAY, PROPOSED))
     show_comparison(both, TODAY, PROPOSED, page=html, **shown)
 

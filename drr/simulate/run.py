@@ -45,7 +45,7 @@ def workers_for(source: Source, load: float) -> int:
 
 
 def slots_of(source: Source, workers: int | None = None, load: float | None = None) -> Sequence[tuple[float, int]]:
-    """Return the live slots over time: as given, else as a scenario says; there must be one way only."""
+    """Return the live slots over time: as given, else as the source says; there must be one way only."""
     if workers is not None and load is not None:
         raise InvalidValue("load", load, "give either workers or a load")
     if workers is not None:
@@ -54,9 +54,10 @@ def slots_of(source: Source, workers: int | None = None, load: float | None = No
         return [(0.0, workers)]
     if load is not None:
         return [(0.0, workers_for(source, load))]
-    if not source.slots:
-        raise InvalidValue("workers", None, "a trace does not say how many there were: give --workers or --load")
-    return source.slots
+    slots = source.slots
+    if not slots:
+        raise InvalidValue("workers", None, "the trace does not say how many there were: give --workers or --load")
+    return slots
 
 
 def simulate(

@@ -106,9 +106,14 @@ class Scenario(FileSource):
         reader = _Reader(path)
         document = reader.parse()
         reader.refuse_others(document, ("workers", "faults", "tenants"), "")
-        self.slots = [(at / speedup, slots) for at, slots in reader.workers(document)]
+        self._slots: Sequence[tuple[float, int]] = [(at / speedup, slots) for at, slots in reader.workers(document)]
         self.faults = sorted((fault.at / speedup, fault.lose) for fault in reader.rows(document, "faults", _Fault))
         self._tenants = reader.tenants(document)
+
+    @property
+    def slots(self) -> Sequence[tuple[float, int]]:
+        """What the file says of workers."""
+        return self._slots
 
     def rows(self) -> Iterator[tuple[int, Arrival]]:
         """Yield the jobs in order of arrival; the line is always 0."""

@@ -7,11 +7,10 @@ columns), and ``.swf``, the Standard Workload Format of the Parallel Workloads A
 
 from __future__ import annotations
 
-import csv
 import gzip
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
 from math import inf, isfinite, nan
@@ -19,16 +18,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple, Protocol, TextIO
 
-from drr.errors import InvalidName, TraceError
-from drr.model import ESTIMATE_MAX, ESTIMATE_MIN, TenantPath, check_name
+from drr.errors import TraceError
+from drr.model import TenantPath, check_name
 
 LINE_LIMIT: Final = 65_536
 """Longest line, in characters."""
 KEPT_MOST: Final = 500_000
 """Jobs of the longest trace that is kept in memory (16 MB), so that it is read from its file once."""
 SECONDS_MAX: Final = 1e12
-COLUMNS: Final = ("submit_s", "duration_s", "org", "project")
-"""Columns that a CSV trace must have; ``estimate_s`` may be there, and others, which are ignored."""
 
 
 class Arrival(NamedTuple):
@@ -57,8 +54,17 @@ class Source(Protocol):
     """Arrivals that can be read again from the start, once for each policy."""
 
     name: str
-    slots: Sequence[tuple[float, int]]
-    """Live slots from each time on, if the source knows; else empty."""
+
+    @property
+    def slots(self) -> Sequence[tuple[float, int]]:
+        """Live slots from each time on, if the source knows; else empty."""
+        ...
+
+    @property
+    def pool(self) -> str | None:
+        """The pool whose jobs these are, if the source knows."""
+        ...
+
     faults: Sequence[tuple[float, int]]
     """At each time, how many slots go down with what they run."""
 
@@ -144,13 +150,22 @@ class FileSource:
 
     def __init__(self, path: Path, speedup: float, until: float) -> None:
         self.name = path.name
-        self.slots: Sequence[tuple[float, int]] = ()
         self.faults: Sequence[tuple[float, int]] = ()
         self._path = path
         self._speedup = speedup
         self._until = until
         self._demand: Demand | None = None
         self._kept: Kept | None = None
+
+    @property
+    def slots(self) -> Sequence[tuple[float, int]]:
+        """Nothing: most files do not say."""
+        return ()
+
+    @property
+    def pool(self) -> str | None:
+        """None: most files do not say."""
+        return None
 
     def __iter__(self) -> Iterator[Arrival]:
         """Yield the jobs that arrive by the time limit, with times divided by the speed-up."""
@@ -196,77 +211,6 @@ class FileSource:
         return self._demand
 
 
-class CsvTrace(FileSource):
-    """Comma-separated values with a header line."""
-
-    def rows(self) -> Iterator[tuple[int, Arrival]]:
-        """Yield line numbers and jobs as the file has them."""
-        path, paths = self._path, Paths()
-        known = paths.known
-        reader = csv.reader(self._lines())
-        header = next(self._fields(reader), None)
-        if header is None:
-            raise TraceError(path, 0, "", "an empty file", "a trace begins with a line of column names")
-        missing = [column for column in COLUMNS if column not in header]
-        if missing:
-            raise TraceError(path, 1, ", ".join(missing), ",".join(header)[:80], "these columns are needed")
-        twice = [column for column in (*COLUMNS, "estimate_s") if header.count(column) > 1]
-        if twice:
-            raise TraceError(path, 1, ", ".join(twice), ",".join(header)[:80], "a column is named once")
-        at_, duration_, org_, project_ = (header.index(column) for column in COLUMNS)
-        estimate_ = header.index("estimate_s") if "estimate_s" in header else None
-        width = len(header)
-        for row in self._fields(reader):
-            if len(row) != width:
-                if not row:
-                    continue
-                raise TraceError(path, reader.line_num, "", f"{len(row)} fields", f"the header names {width}")
-            try:
-                at, duration = float(row[at_]), float(row[duration_])
-                estimate = float(row[estimate_]) if estimate_ is not None and row[estimate_] else None
-                if not (0.0 <= at <= SECONDS_MAX and 0.0 < duration <= SECONDS_MAX):
-                    raise ValueError
-                if estimate is not None and not ESTIMATE_MIN <= estimate <= ESTIMATE_MAX:
-                    raise ValueError
-                tenant = known.get((row[org_], row[project_])) or paths.path(row[org_], row[project_])
-            except (ValueError, InvalidName):
-                raise self._wrong(reader.line_num, row, header) from None
-            yield reader.line_num, Arrival(at, duration, estimate, tenant)
-
-    def _lines(self) -> Iterator[str]:
-        for number, line in read_text(self._path):
-            # A quote left open would gather the rest of the file in one field, or in one row.
-            if '"' in line and line.count('"') % 2:
-                raise TraceError(
-                    self._path, number, "", line[:80].rstrip(), "quotes must be closed within their line"
-                )
-            yield line
-
-    def _fields(self, reader: Iterable[list[str]]) -> Iterator[list[str]]:
-        try:
-            yield from reader
-        except csv.Error as error:
-            line = getattr(reader, "line_num", 0)
-            raise TraceError(self._path, line, "", str(error), "it must be comma-separated values") from None
-
-    def _wrong(self, line: int, row: list[str], header: list[str]) -> TraceError:
-        """Return the error that names what is wrong with a row."""
-        for column, low in (("submit_s", 0.0), ("duration_s", 0.0), ("estimate_s", ESTIMATE_MIN)):
-            text = row[header.index(column)] if column in header else ""
-            if column == "estimate_s" and not text:
-                continue
-            rule = check_seconds(text, low, ESTIMATE_MAX if column == "estimate_s" else SECONDS_MAX, column)
-            if rule:
-                return TraceError(self._path, line, column, text, rule)
-        organisation, project = row[header.index("org")], row[header.index("project")]
-        column, text = "project", project
-        try:
-            check_name("organisation", organisation)
-        except InvalidName:
-            column, text = "org", organisation
-        return TraceError(self._path, line, column, text, "a name has 1 to 128 of letters, digits and _ - . @")
-
-
 def check_seconds(text: str, low: float, high: float, column: str) -> str:
     """Return the rule that a text breaks as a number of seconds, or "" if it breaks none."""
     try:
@@ -287,9 +231,19 @@ class Together:
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
         self.name = " + ".join(source.name for source in sources)
-        with_slots = [source for source in sources if source.slots]
-        self.slots: Sequence[tuple[float, int]] = with_slots[0].slots if len(with_slots) == 1 else ()
         self.faults: Sequence[tuple[float, int]] = sorted(fault for source in sources for fault in source.faults)
+
+    @property
+    def slots(self) -> Sequence[tuple[float, int]]:
+        """Those of the only source that knows; of several that do, nothing."""
+        known = [slots for source in self._sources if (slots := source.slots)]
+        return known[0] if len(known) == 1 else ()
+
+    @property
+    def pool(self) -> str | None:
+        """That of the sources that know, if they agree."""
+        known = {pool for source in self._sources if (pool := source.pool)}
+        return known.pop() if len(known) == 1 else None
 
     def __iter__(self) -> Iterator[Arrival]:
         """Yield the jobs in order of arrival; at one instant, in the order of the sources."""
@@ -301,19 +255,25 @@ class Together:
         return Demand(sum(jobs), sum(seconds), max(spans), max(longest))
 
 
-def open_sources(paths: Sequence[str], *, speedup: float = 1.0, until: float = inf, seed: int = 0) -> Source:
+def open_sources(
+    paths: Sequence[str], *, speedup: float = 1.0, until: float = inf, seed: int = 0, pool: str | None = None
+) -> Source:
     """Return the trace in a file, or those in several together. Raises what `open_source` does."""
-    sources = [open_source(path, speedup=speedup, until=until, seed=seed) for path in paths]
+    sources = [open_source(path, speedup=speedup, until=until, seed=seed, pool=pool) for path in paths]
     return sources[0] if len(sources) == 1 else Together(sources)
 
 
-def open_source(path: str, *, speedup: float = 1.0, until: float = inf, seed: int = 0) -> Source:
+def open_source(
+    path: str, *, speedup: float = 1.0, until: float = inf, seed: int = 0, pool: str | None = None
+) -> Source:
     """Return the trace (``.csv`` or ``.swf``, or that and ``.gz``) or scenario (``.toml``) in a file, by its name.
 
     ``speedup`` divides the times of arrival (and those of a scenario's workers and faults), not the durations;
-    what arrives after ``until`` is left out. ``seed`` draws another instance of a scenario. Raises `TraceError`.
+    what arrives after ``until`` is left out. ``seed`` draws another instance of a scenario. ``pool``: of a file that
+    names them, whose jobs; by default those of the only one. Raises `TraceError`.
     """
-    from drr.simulate.scenario import Scenario  # these build on this module
+    from drr.simulate.csv_trace import CsvTrace  # these build on this module
+    from drr.simulate.scenario import Scenario
     from drr.simulate.swf import SwfTrace
 
     file = Path(path)
@@ -322,7 +282,7 @@ def open_source(path: str, *, speedup: float = 1.0, until: float = inf, seed: in
     if not until >= 0.0:
         raise TraceError(file, 0, "--until", until, "it must be a number of seconds, at least 0")
     kinds: Mapping[str, Callable[[Path, float, float], Source]] = {
-        ".csv": CsvTrace,
+        ".csv": partial(CsvTrace, pool=pool),
         ".swf": SwfTrace,
         ".toml": partial(Scenario, seed=seed),
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from drr.cli.exits import Exit
 from tests.cli.command import drr
 
 FAIR = "[pools.default]\nquantum = 10\n"
@@ -116,6 +117,6 @@ def test_a_page_without_its_library_is_refused_before_the_work(monkeypatch: pyte
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     done = drr("simulate", "tuesday.csv", "--workers", "4", "--html", "report.html")
-    assert done.exit_code != 0
+    assert done.exit_code == Exit.USAGE
     assert done.stdout == ""
     assert "pip install 'drr-dispatcher[report]'" in done.stderr

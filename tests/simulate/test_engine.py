@@ -29,6 +29,7 @@ class Listed:
     ) -> None:
         self.name = "listed"
         self.slots: Sequence[tuple[float, int]] = ()
+        self.pool: str | None = None
         self.faults = faults
         self._jobs = [
             Arrival(at, seconds, seconds if estimate is None else estimate, path_of(tenant))
