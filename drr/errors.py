@@ -302,7 +302,8 @@ class RetryAfter(DrrError):
     """
 
     def __init__(self, seconds: float, reason: str = "") -> None:
-        if not isinstance(seconds, int | float) or not 0.0 <= seconds <= 90 * 86_400.0:
+        given: object = seconds  # whatever the annotation says: a handler may have no type checker
+        if not isinstance(given, int | float) or not 0.0 <= given <= 90 * 86_400.0:
             raise InvalidValue("pause before the next attempt", seconds, "it must be between 0 and 7776000 seconds")
         self.seconds = float(seconds)
         self.reason = reason

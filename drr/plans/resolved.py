@@ -177,7 +177,11 @@ class Plans:
         """Everybody's quotas in the form of `Settings.quotas`: without those that follow from the others."""
         default = self._offers.get(self.default_plan or "", _NO_OFFER)
         anybody, any_project = default.organisation.quota, default.project.quota
-        found = {path: quota for path, quota in (((ANY,), anybody), ((ANY, ANY), any_project)) if not quota.unlimited}
+        found: dict[TenantPath, Quota] = {}
+        if not anybody.unlimited:
+            found[ANY,] = anybody
+        if not any_project.unlimited:
+            found[ANY, ANY] = any_project
         for name in dict.fromkeys((*self._organisations, *self.assigned)):
             own, each = self.quota((name,)), self.quota((name, ANY))
             if own != anybody:
