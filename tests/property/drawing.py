@@ -94,7 +94,9 @@ class Books:
         heads = {window.lane: list(window.entries) for window in windows}
         for requeue in requeues:
             header = requeue.lease.header
-            heads[header.lane].insert(0, replace(header, attempts=requeue.attempts, losses=requeue.losses, returned=True))
+            heads[header.lane].insert(
+                0, replace(header, attempts=requeue.attempts, losses=requeue.losses, returned=True)
+            )
         burials: list[Burial] = []
         dispatches: list[Dispatch] = []
         head: Any
@@ -115,7 +117,9 @@ class Books:
         ways: list[Callable[[], Commit]] = [
             lambda: replace(commit, token=rng.choice([*TOKENS, "", "3:c"])),
             lambda: replace(commit, pass_number=commit.pass_number + rng.choice([-2, -1, 1])),
-            lambda: replace(commit, removals=[*commit.removals, Burial(rng.choice(LANES), b"nothing like it", "why")]),
+            lambda: replace(
+                commit, removals=[*commit.removals, Burial(rng.choice(LANES), b"nothing like it", "why")]
+            ),
         ]
         if self.ended:
             gone = self.ended[-1]

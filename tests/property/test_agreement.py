@@ -15,7 +15,8 @@ from drr.embedded import EmbeddedServer
 from drr.errors import CommitRefused, NotLeader
 from drr.model import JobSpec, JobState, JobStatus
 from drr_backends.memory import MemoryBackend
-from drr_backends.memory.passes import apply, check_fence
+from drr_backends.memory.checks import check_fence
+from drr_backends.memory.passes import apply
 from drr_backends.memory.store import Store
 from tests.contract.adapters import MemoryHarness, RedisHarness
 from tests.property.agreement import run

@@ -85,20 +85,37 @@ class PageWorker:
         return len(entries)
 
     def run(self, fields: dict[bytes, bytes], handlers: dict[str, Callable[..., Any]]) -> list[Any]:
-        event: list[Any] = [fields[b"token"].decode(), "failed", self.name, 0.25, b"", ""]
+        event: list[Any] = [fields[b"token"].decode(), "failed", self.name, 0.25, b"", "", None]
         try:
             frame = fields[b"frame"]
-            sequence, _, _, length = struct.unpack_from(">QHHI", frame)
-            header = msgpack.unpackb(frame[16 : 16 + length])
-            version, pool, path, priority, task, nonce, *_ = header
-            payload_version, args, kwargs = msgpack.unpackb(frame[16 + length :])
+            sequence, _, _, _, _, length = struct.unpack_from(">QHHHHI", frame)
+            header = msgpack.unpackb(frame[20 : 20 + length])
+            version, pool, path, priority, limits, task, nonce, *_ = header
+            payload_version, args, kwargs = msgpack.unpackb(frame[20 + length :])
             assert version == payload_version == 1
-            self.done.append((f"{pool}:{':'.join(path)}:{priority}:{sequence}~{nonce}", int(fields[b"attempt"])))
+            last = "+".join((str(priority), *limits))
+            self.done.append((f"{pool}:{':'.join(path)}:{last}:{sequence}~{nonce}", int(fields[b"attempt"])))
             event[4] = msgpack.packb([1, handlers[task](*args, **kwargs)])
             event[1] = "succeeded"
         except Exception as error:
             event[5] = repr(error)
         return event
+
+    def to_stop(self, after: str = "") -> tuple[str, list[str]]:
+        """Return a new cursor, and the tokens of attempts whose jobs were cancelled."""
+        if not after:
+            last: Any = self.command("XREVRANGE", self.key("stops"), "+", "-", "COUNT", 1)
+            tokens = self.command("HKEYS", self.key("stopping"))
+            return (last[0][0].decode() if last else "0-0"), [token.decode() for token in tokens]
+        found: Any = self.client.xread({self.key("stops"): after}, count=1000)
+        entries = found[0][1] if found else []
+        return (entries[-1][0].decode() if entries else after), [fields[b"token"].decode() for _, fields in entries]
+
+    def progress(self, token: bytes, job_id: str, fraction: float | None, message: str) -> bool:
+        number, _, nonce = job_id.rpartition(":")[2].partition("~")
+        keys = [self.key("leases"), self.key(f"progress:{number}~{nonce}")]
+        said = msgpack.packb([fraction, message])
+        return bool(self.function("progress", 2, *keys, token, int(number).to_bytes(8, "big"), said, 3600000))
 
     def report(self, events: list[list[Any]]) -> None:
         self.function("report", 1, self.key("events"), msgpack.packb([1, events]))

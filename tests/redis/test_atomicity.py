@@ -26,7 +26,7 @@ def full_pass(leader: Leader, leases: list[Lease], waiting: list[Header]) -> dic
         "settlements": [Settlement(leases[0], completion(), bury="why"), Settlement(leases[1], completion())],
         "requeues": [Requeue(leases[2], 1, 1)],
         "removals": [Burial(OTHER, b"rubbish", "it is")],
-        "dispatches": [Dispatch(replace(leases[2].header, attempts=1, losses=1), leader.lease(leases[2].header)),
+        "dispatches": [Dispatch(replace(leases[2].header, attempts=1, losses=1, returned=True), leader.lease(leases[2].header)),
                        Dispatch(waiting[0], leader.lease(waiting[0]))],
         "charges": {leases[3].token: replace(leases[3], charged=9.0)},
         "nodes": {("default", ("acme",)): NodeState(1.0), ("default", ("globex",)): None},

@@ -48,16 +48,15 @@ from drr_backends.redis.records import (
     decode_dead_letter,
     decode_events,
     decode_node,
-    decode_settings,
     decode_worker,
     encode_completion,
     encode_events,
     encode_held,
     encode_node,
     encode_preamble,
-    encode_settings,
     encode_shape,
 )
+from drr_backends.redis.settings import decode_settings, encode_settings
 
 NAMES = st.text("ABCXYZabcxyz0189_-.@", min_size=1, max_size=128)
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map(tuple)

@@ -12,7 +12,7 @@ from drr.backend import ITEM_LIMIT, Burial, Event, Malformed, MalformedEvent, Pe
 from drr.errors import MalformedMessage, StoreCorrupt
 from drr.model import JobState, Lane, NodeState
 from drr_backends.redis.codec import HEADER_LIMIT
-from drr_backends.redis.records import decode_settings
+from drr_backends.redis.settings import decode_settings
 from tests.contract.harness import (
     LANE,
     OTHER,

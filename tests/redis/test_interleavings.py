@@ -333,10 +333,11 @@ async def test_a_full_pass_of_every_kind_works(store: RedisHarness, leader: Lead
         settlements=[Settlement(lease, completion(), bury="x") for lease in first],
         requeues=[Requeue(lease, 1, 0) for lease in second],
         dispatches=[
-            Dispatch(again, leader.lease(again)) for again in (replace(e.header, attempts=1, returned=True) for e in second)
+            Dispatch(again, leader.lease(again))
+            for again in (replace(e.header, attempts=1, returned=True) for e in second)
         ],
     )
     assert [header_of(found.entries[0]) for found in windows] == third
-    assert len(await store.handle.dead_letters(1000)) == 1000
+    assert len(await store.handle.dead_letters(limit=1000)) == 1000
     assert len((await store.handle.replies("me", "", 0))[1]) == 1000
     assert await store.pool_length() == 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from redis import Redis
 from drr.backend import Event, EventKind, MalformedEvent, Requeue, WorkerRecord
 from drr.errors import WorkerNameInUse
 from drr.model import Completion, JobSpec, JobState, Lane, Lease
-from drr.payload import pack_arguments, pack_result, unpack_result
+from drr.payload import Progress, pack_arguments, pack_result, unpack_progress, unpack_result
 from drr_backends.redis import codec, records
 from drr_backends.redis.client import CALL_MEMORY
 from drr_backends.redis.library import OPERATIONS, library
@@ -115,6 +116,31 @@ async def test_names_and_incarnations_are_kept_apart(store: RedisHarness, page_w
     assert page_worker.done[0][1] == 2
 
 
+@pytest.mark.anyio
+@pytest.mark.redis
+async def test_it_hears_of_cancelled_jobs_and_tells_its_progress(
+    store: RedisHarness, page_worker: PageWorker
+) -> None:
+    page_worker.join()
+    leader = await Leader(store.handle).take_over()
+    (lease,) = await leader.start(job(task="add", payload=pack_arguments([1], {})))
+    cursor, tokens = page_worker.to_stop()
+    assert tokens == []
+    job_id = lease.header.job_id
+    assert page_worker.progress(lease.token.encode(), job_id, 0.5, "half")
+    (said,) = await store.handle.progress([job_id])
+    assert said is not None
+    assert unpack_progress(said) == Progress(0.5, "half")
+    await leader.commit(charges={lease.token: replace(lease, cancelled=True)}, stops=[lease.token])
+    assert page_worker.to_stop(cursor)[1] == page_worker.to_stop()[1] == [lease.token]
+    page_worker.report([[lease.token, "cancelled", "page", 0.5, b"", "", None]])
+    (event,) = (await leader.receive()).events
+    assert isinstance(event, Event)
+    assert event.kind is EventKind.CANCELLED
+    await leader.settle(lease, state=JobState.CANCELLED)
+    assert not page_worker.progress(lease.token.encode(), job_id, None, "late")
+
+
 def test_it_imports_nothing_of_drr() -> None:
     tree = ast.parse((Path(__file__).parent / "page_worker.py").read_text())
     names = {
@@ -138,6 +164,10 @@ def shown(data: bytes) -> bool:
     return data.hex() in digits or data.hex() in inline
 
 
+PARTS = ("pass_read", "pass_write")
+"""Sources of the library that hold no operation of their own."""
+PARAMETERS = "key|pool|lane|workers|back|counter|dead|graves|organisation|admission"
+"""What Lua calls a key that it was handed."""
 LANE_SHOWN = Lane("default", ("acme", "web"), 5)
 JOB = JobSpec(
     LANE_SHOWN, "resize", pack_arguments([7], {"w": 640}), 1_700_000_000.0, 1.5, 30.0, result_ttl=60.0, reply_to="c1"
@@ -188,7 +218,7 @@ def test_the_rights_on_the_page_are_those_that_are_tested() -> None:
 
 def test_every_lua_file_says_what_it_takes_and_returns() -> None:
     folder = ROOT / "backends" / "drr_backends" / "redis" / "lua"
-    assert {path.stem for path in folder.glob("*.lua")} == {*OPERATIONS, "prelude"}
+    assert {path.stem for path in folder.glob("*.lua")} == {*OPERATIONS, *PARTS, "prelude"}
     for operation in OPERATIONS:
         text = (folder / f"{operation}.lua").read_text()
         comment = text.partition("\n\n")[0]
@@ -202,7 +232,7 @@ def test_no_key_is_built_in_lua() -> None:
     first = re.findall(r"redis\.p?call\('[A-Z]+'(?:, '[A-Z]+')?, ([^,)]+)", library().source)
     assert len(first) > 50
     for expression in first:
-        assert re.match(r"(keys\[|key$|pool$|lane$|workers$)", expression), expression
+        assert re.match(rf"(keys\[|({PARAMETERS})$)", expression), expression
         assert ".." not in expression, expression
 
 
