@@ -78,6 +78,8 @@ class RedisHarness(Harness):
                     await self.raw("XPENDING", name, dict(zip(g[::2], g[1::2], strict=True))[b"name"]) for g in groups
                 ]
                 return await self.raw("XRANGE", name, "-", "+"), waiting
+            case b"zset":
+                return await self.raw("ZRANGE", name, 0, -1, "WITHSCORES")
             case other:
                 raise AssertionError(f"{name!r} has the type {other!r}")
 

@@ -21,12 +21,13 @@ Change = Callable[[list[Lease], list[Header], dict[str, Any]], object]
 
 def full_pass(leader: Leader, leases: list[Lease], waiting: list[Header]) -> dict[str, Any]:
     """Fields of a commit that would change every key there is."""
+    back = replace(leases[2].header, attempts=1, losses=1, returned=True)
     return {
         "position": Position("5-0", "5-0"),
         "settlements": [Settlement(leases[0], completion(), bury="why"), Settlement(leases[1], completion())],
         "requeues": [Requeue(leases[2], 1, 1)],
         "removals": [Burial(OTHER, b"rubbish", "it is")],
-        "dispatches": [Dispatch(replace(leases[2].header, attempts=1, losses=1, returned=True), leader.lease(leases[2].header)),
+        "dispatches": [Dispatch(back, leader.lease(back)),
                        Dispatch(waiting[0], leader.lease(waiting[0]))],
         "charges": {leases[3].token: replace(leases[3], charged=9.0)},
         "nodes": {("default", ("acme",)): NodeState(1.0), ("default", ("globex",)): None},

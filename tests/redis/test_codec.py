@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drr.backend import Event, EventKind, MalformedEvent, WorkerRecord
+from drr.backend import DeathCause, Event, EventKind, MalformedEvent, WorkerRecord
 from drr.errors import InvalidValue, MalformedMessage, PayloadTooLarge
 from drr.model import (
     ESTIMATE_MAX,
@@ -27,6 +27,7 @@ from drr.model import (
     NodeState,
     Policies,
     PoolPolicy,
+    RetryPolicy,
     Settings,
     Share,
 )
@@ -48,6 +49,7 @@ from drr_backends.redis.records import (
     decode_dead_letter,
     decode_events,
     decode_node,
+    decode_request,
     decode_worker,
     encode_completion,
     encode_events,
@@ -60,7 +62,8 @@ from drr_backends.redis.settings import decode_settings, encode_settings
 
 NAMES = st.text("ABCXYZabcxyz0189_-.@", min_size=1, max_size=128)
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map(tuple)
-LANES = st.builds(Lane, NAMES, PATHS, st.integers(0, 9))
+LIMITS = st.sets(st.text("abcXYZ019_-.@", min_size=1), max_size=4).map(lambda names: tuple(sorted(names)))
+LANES = st.builds(Lane, NAMES, PATHS, st.integers(0, 9), LIMITS)
 SECONDS = st.floats(0, 1e9) | st.integers(0, 10**9)
 JOBS = st.builds(
     JobSpec,
@@ -72,13 +75,16 @@ JOBS = st.builds(
     timeout=st.none() | st.floats(1e-300, 1e9),
     result_ttl=SECONDS,
     reply_to=st.just("") | NAMES,
+    retry=st.none() | st.builds(RetryPolicy, st.integers(1, 1000), st.floats(0, 1e6), jitter=st.floats(0, 1)),
+    deadline=st.none() | st.floats(0, 1e11),
 )
+COUNTS = st.integers(0, 2**16 - 1)
 HEADERS = st.builds(
-    lambda job, sequence, nonce, attempts, losses: Header(
+    lambda job, sequence, nonce, attempts, losses, failures, returned: Header(
         job.lane, sequence, nonce, job.task, job.submitted_at, job.estimate, job.timeout, job.result_ttl,
-        job.reply_to, attempts, losses,
+        job.reply_to, attempts, losses, job.retry, job.deadline, failures, returned,
     ),
-    JOBS, st.integers(1, 2**53), NAMES, st.integers(0, 2**16 - 1), st.integers(0, 2**16 - 1),
+    JOBS, st.integers(1, 2**53), NAMES, COUNTS, COUNTS, COUNTS, st.booleans(),
 )  # fmt: skip
 ROUNDS = st.integers(-(10**30), 10**30)
 NUMBERS = st.floats(-1e9, 1e9)
@@ -116,11 +122,11 @@ def test_a_header_survives(header: Header) -> None:
 
 def test_a_header_keeps_the_bytes_it_was_read_from() -> None:
     """Also through `dataclasses.replace`: the dispatcher changes counts, and the lane's head must still match."""
-    raw = msgpack.packb([1, "p", ["o"], 5, "t", "n", 1, None, None, 0, ""])
-    head = (1).to_bytes(8, "big") + bytes(4) + len(raw).to_bytes(4, "big") + raw
+    raw = msgpack.packb([1, "p", ["o"], 5, [], "t", "n", 1, None, None, 0, "", None, None])
+    head = (1).to_bytes(8, "big") + bytes(8) + len(raw).to_bytes(4, "big") + raw
     decoded = decode_head(head)
     assert head_of(decoded) == head
-    assert head_of(replace(decoded, attempts=1))[16:] == raw
+    assert head_of(replace(decoded, attempts=1))[20:] == raw
     assert "raw" not in repr(decoded)
 
 
@@ -133,7 +139,7 @@ def test_a_frame_splits_into_head_and_payload(job: JobSpec, nonce: str) -> None:
 
 @given(HEADERS, st.lists(NUMBERS, max_size=5).map(tuple), st.just("") | NAMES, NUMBERS)
 def test_a_lease_survives(header: Header, excused: tuple[float, ...], worker: str, charged: float) -> None:
-    lease = Lease("token", header, 1, 1.5e9, charged, worker, excused)
+    lease = Lease("token", header, 1, 1.5e9, charged, worker, excused, cancelled=charged > 0)
     assert decode_lease(b"12-3 " + head_of(header) + encode_lease(lease)) == lease
 
 
@@ -240,19 +246,23 @@ def test_a_head_of_any_fields_is_malformed_or_a_job(fields: list[Any]) -> None:
 @given(data=st.binary(max_size=300) | (PLAIN | VERSIONED).map(msgpack.packb))
 def test_events_and_dead_letters_never_raise(data: bytes) -> None:
     decode_events(data)
-    decode_dead_letter(data)
-    decode_dead_letter(encode_preamble("p:o:5", "why", job=True) + data)
+    decode_dead_letter(1, data)
+    decode_dead_letter(1, bytes(8) + encode_preamble("p:o:5", "why", DeathCause.OTHER, job=True) + data)
+    decode_request(data)
 
 
-@pytest.mark.parametrize("field", range(11))
+@pytest.mark.parametrize("field", range(14))
 @pytest.mark.parametrize("value", [None, True, -1, 10.5, float("nan"), float("inf"), "a b", "", b"x", [], {}, 2**60])
 def test_every_field_of_a_header_is_checked(field: int, value: object) -> None:
     """Whatever passes must be a value that a client could have given."""
-    fields: list[object] = [1, "p", ["o"], 5, "t", "n", 1.0, 2.0, 3.0, 4.0, "c"]
+    retry = [3, 1.0, 2.0, 9.0, 0.5]
+    fields: list[object] = [1, "p", ["o"], 5, [], "t", "n", 1.0, 2.0, 3.0, 4.0, "c", retry, 5.0]
     fields[field] = value
     raw = msgpack.packb(fields)
-    head = (1).to_bytes(8, "big") + bytes(4) + len(raw).to_bytes(4, "big") + raw
-    allowed: dict[int, list[object]] = {6: [10.5], 7: [None, 10.5], 8: [None, 10.5], 9: [10.5], 10: [""]}
+    head = (1).to_bytes(8, "big") + bytes(8) + len(raw).to_bytes(4, "big") + raw
+    allowed: dict[int, list[object]] = {
+        4: [[]], 7: [10.5], 8: [None, 10.5], 9: [None, 10.5], 10: [10.5], 11: [""], 12: [None], 13: [None, 10.5],
+    }  # fmt: skip
     if any(value is each or value == each for each in allowed.get(field, [])) and value is not True:
         decode_head(head)
     else:

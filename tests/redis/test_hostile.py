@@ -10,7 +10,7 @@ import pytest
 
 from drr.backend import ITEM_LIMIT, Burial, Event, Malformed, MalformedEvent, Peek, Position, Requeue, Settlement
 from drr.errors import MalformedMessage, StoreCorrupt
-from drr.model import JobState, Lane, NodeState
+from drr.model import Header, JobState, Lane, NodeState
 from drr_backends.redis.codec import HEADER_LIMIT
 from drr_backends.redis.settings import decode_settings
 from tests.contract.harness import (
@@ -76,8 +76,8 @@ async def test_rubbish_in_a_lane_is_buried_and_the_jobs_behind_it_run(store: Red
         assert found.length == left
         burials, leases = [], []
         for entry in found.entries:
-            if isinstance(entry, Malformed):
-                burials.append(Burial(LANE, entry.raw, entry.reason))
+            if not isinstance(entry, Header):
+                burials.append(Burial(LANE, entry.raw, entry.reason) if isinstance(entry, Malformed) else entry)
                 continue
             if burials:
                 break  # burials come first within a pass
@@ -91,8 +91,12 @@ async def test_rubbish_in_a_lane_is_buried_and_the_jobs_behind_it_run(store: Red
         left -= len(leases) or len(burials)
     assert buried + started == ROUNDS + 3
     assert buried > ROUNDS // 2
-    assert await store.raw("LLEN", store.keys.dead) == buried
-    letters = [letter for at in range(0, buried, 200) for letter in await store.handle.dead_letters(200, at)]
+    letters = []
+    while more := await store.handle.dead_letters(limit=200, after=letters[-1].number if letters else 0):
+        letters += more
+    # Some rubbish looks like what is left of a job that was struck out, and goes without a trace.
+    assert buried - 20 < len(letters) <= buried
+    assert await store.raw("HLEN", store.keys.dead) == len(letters)
     assert all(letter.lane == LANE and letter.reason and letter.header is None for letter in letters)
     assert {letter.payload for letter in letters} <= set(rubbish)
     assert last in {lease.header.job_id for lease in (await store.handle.load(leader.token)).leases}
@@ -103,10 +107,10 @@ async def test_rubbish_in_a_lane_is_buried_and_the_jobs_behind_it_run(store: Red
     [
         b"",
         b"x",
-        b"\0" * 16,
-        b"\xff" * 16,
+        b"\0" * 20,
+        b"\xff" * 20,
         b"\xff" * 100_000,
-        b"\0" * 12 + (HEADER_LIMIT + 1).to_bytes(4, "big") * 2000,
+        b"\0" * 16 + (HEADER_LIMIT + 1).to_bytes(4, "big") * 2000,
     ],
     ids=["empty", "short", "zeros", "ones", "huge", "long header"],
 )
@@ -133,10 +137,10 @@ async def test_a_frame_of_another_lane_is_malformed(store: RedisHarness) -> None
 
 async def test_a_header_in_another_encoding_is_dispatched_as_it_is(store: RedisHarness, leader: Leader) -> None:
     """Another program may write floats as ints or strings as long ones: the commit compares its bytes."""
-    fields = [1, "default", ["acme", "web"], 5, "work", "nonce", 1_700_000_000, 1, None, 0, ""]
+    fields = [1, "default", ["acme", "web"], 5, [], "work", "nonce", 1_700_000_000, 1, None, 0, "", None, None]
     header = msgpack.packb(fields).replace(b"\xa4work", b"\xd9\x04work")
     await store.plant_entry(
-        LANE, (7).to_bytes(8, "big") + b"\0" * 4 + len(header).to_bytes(4, "big") + header + b"body"
+        LANE, (7).to_bytes(8, "big") + b"\0" * 8 + len(header).to_bytes(4, "big") + header + b"body"
     )
     (lease,) = await leader.dispatch(*await heads(store.handle))
     await leader.commit(requeues=[Requeue(lease, 1, 1)])
@@ -211,7 +215,7 @@ async def test_a_lease_that_cannot_be_decoded_goes_to_the_dead_letters(store: Re
     snapshot = await store.handle.load(leader.token)
     assert snapshot.leases == (lease,)
     assert await store.raw("HLEN", store.keys.leases) == 2
-    letters = await store.handle.dead_letters(1000)
+    letters = await store.handle.dead_letters(limit=1000)
     assert sorted(letter.payload for letter in letters) == sorted(raw[:4096] for raw in rubbish)
     await leader.settle(lease)
     assert await store.raw("EXISTS", store.keys.leases) == 0
@@ -315,7 +319,10 @@ async def test_settings_that_cannot_be_read_stop_the_dispatcher_and_say_why(
 
 ATTACKS: dict[str, Callable[[RedisHarness], list[str | bytes | int]]] = {
     "outcome": lambda store: ["SET", store.keys.outcome(1, "x"), b"rubbish"],
-    "dead letters": lambda store: ["RPUSH", store.keys.dead, b"", b"rubbish", b"\xff" * 5000, b"\0\0\0\1\x90"],
+    "dead letters": lambda store: [
+        *("HSET", store.keys.dead, 1, b"", 2, b"rubbish", 3, b"\xff" * 5000, 4, b"\0" * 11 + b"\1\x90")
+    ],
+    "graves": lambda store: ["ZADD", store.keys.graves, 1, 1, 2, 2, 3, 3, 4, 4],
     "replies": lambda store: ["XADD", store.keys.reply("me"), "*", "jobs", b"\xff\nx", "other", "y"],
 }
 

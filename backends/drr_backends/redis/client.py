@@ -39,7 +39,6 @@ from drr_backends.redis.codec import decode_delayed, decode_lease
 from drr_backends.redis.listing import list_jobs
 from drr_backends.redis.records import (
     decode_completion,
-    decode_dead_letter,
     decode_leader,
     decode_workers,
     encode_request,
@@ -219,13 +218,6 @@ class ClientRole(Store):
             "ZRANGEBYSCORE", graves, f"({after}", "+inf", "LIMIT", 0, limit, repeatable=True
         )
         return [letter for letter in await self.read_letters([int(number) for number in numbers]) if letter]
-
-    async def read_letters(self, numbers: Sequence[int]) -> list[DeadLetter | None]:
-        """Return dead letters by their numbers."""
-        if not numbers:
-            return []
-        found = await self.link.call("HMGET", self.keys.dead, *numbers, repeatable=True)
-        return [data and decode_dead_letter(number, data) for number, data in zip(numbers, found, strict=True)]
 
     async def purge_dead(self, numbers: Sequence[int]) -> int:
         """See `drr.backend.ClientPort.purge_dead`."""

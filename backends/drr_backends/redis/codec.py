@@ -200,7 +200,7 @@ def decode_head(head: bytes, lane: Lane | None = None) -> StoredHeader:
         reply_to,
         attempts,
         losses,
-        retry and _read_retry(retry),
+        None if retry is None else _read_retry(retry),
         deadline,
         failures,
         flags == RETURNED,
@@ -209,9 +209,11 @@ def decode_head(head: bytes, lane: Lane | None = None) -> StoredHeader:
 
 
 def _read_retry(fields: Any) -> RetryPolicy:
+    if not isinstance(fields, list) or len(fields) != 5:
+        raise MalformedMessage("job header", "its retry policy is no array of 5")
     try:
         return RetryPolicy(*fields)
-    except (TypeError, InvalidValue) as error:
+    except InvalidValue as error:
         raise MalformedMessage("job header", f"its retry policy makes no sense: {error}") from None
 
 

@@ -48,7 +48,6 @@ from drr_backends.redis.link import Command
 from drr_backends.redis.passes import PassEncoder
 from drr_backends.redis.records import (
     UNKNOWN_LANE,
-    decode_dead_letter,
     decode_events,
     decode_leader,
     decode_node,
@@ -340,10 +339,7 @@ class DispatcherRole(Store):
     async def letters(self, numbers: Sequence[int]) -> list[DeadLetter | None]:
         """See `drr.backend.DispatcherPort.letters`."""
         check_count("number of dead letters", len(numbers))
-        if not numbers:
-            return []
-        found = await self.link.call("HMGET", self.keys.dead, *numbers, repeatable=True)
-        letters = [data and decode_dead_letter(number, data) for number, data in zip(numbers, found, strict=True)]
+        letters = await self.read_letters(numbers)
         return [letter and replace(letter, payload=b"") for letter in letters]
 
     # --- news -----------------------------------------------------------------------------------------

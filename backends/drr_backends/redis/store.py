@@ -6,10 +6,12 @@ import logging
 from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
+from drr.backend import DeadLetter
 from drr.model import Lane
 from drr_backends.redis.keys import Keys
 from drr_backends.redis.library import function
 from drr_backends.redis.link import BLOCK_LIMIT, Address, BlockingLink, Command, Link
+from drr_backends.redis.records import decode_dead_letter
 
 BLOCK_MILLISECONDS: Final = round(BLOCK_LIMIT * 1000)
 
@@ -58,6 +60,16 @@ class Store:
             return []
         replies = await self.link.calls([("LLEN", self.keys.lane(lane)) for lane in lanes], repeatable=True)
         return [int(reply) for reply in checked(replies)]
+
+    async def read_letters(self, numbers: Sequence[int]) -> list[DeadLetter | None]:
+        """Return dead letters by their numbers."""
+        if not numbers:
+            return []
+        found = await self.link.call("HMGET", self.keys.dead, *numbers, repeatable=True)
+        return [
+            None if data is None else decode_dead_letter(number, data)
+            for number, data in zip(numbers, found, strict=True)
+        ]
 
     async def close(self) -> None:
         """See `drr.backend.Backend.close`."""

@@ -41,7 +41,7 @@ local function look_up(keys, args)
         else
             local key = keys[3 + count + lane]
             local lane_name = string.sub(key, prefix)
-            local attempts = redis.call('HGET', keys[3], '#' .. packed)
+            local attempts = put_back_attempts(keys[3], lane_name, packed)
             if attempts then
                 answers[i] = {'queued', attempts}
             else

@@ -155,7 +155,7 @@ local function write_back(key, name, lane, struck)
     local change, gone, come = #lane.pushed - #lane.gone, {}, {}
     for _, frame in ipairs(lane.pushed) do
         come[#come + 1] = '#' .. string.sub(frame, 1, 8)
-        come[#come + 1] = (struct.unpack('>I2', frame, 9))
+        come[#come + 1] = struct.unpack('>I2', frame, 9) .. ' ' .. name
     end
     each_chunk('HSET', key, come)
     for _, packed in ipairs(lane.gone) do

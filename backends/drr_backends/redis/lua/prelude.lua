@@ -99,6 +99,12 @@ local function parse_delayed(value)
     end
 end
 
+-- The attempts of a job that was put back into a lane and waits there, or nothing.
+local function put_back_attempts(back, name, packed)
+    local attempts, where = string.match(redis.call('HGET', back, '#' .. packed) or '', '^(%d+) (.*)$')
+    return where == name and attempts or nil
+end
+
 -- Where in a lane a job stands (from 0) and its entry, or nothing. Fresh entries are in order of their numbers; the
 -- put-back ones before them are in none. `thorough`: look at every entry if order did not lead to it.
 local function find_in_lane(lane, back, name, packed, thorough)
@@ -113,7 +119,7 @@ local function find_in_lane(lane, back, name, packed, thorough)
             end
         end
     end
-    if redis.call('HEXISTS', back, '#' .. packed) == 1 then
+    if put_back_attempts(back, name, packed) then
         return scan(0, returned - 1)
     end
     local wanted, low, high = struct.unpack('>I8', packed), returned, length - 1
