@@ -6,13 +6,17 @@ from typing import Annotated
 
 import typer
 
+from drr.cli.dead import dead
 from drr.cli.demo import demo
 from drr.cli.exits import EXIT_CODES, DrrGroup
 from drr.cli.fields import examples
+from drr.cli.jobs import cancel, jobs
+from drr.cli.plans import plans
 from drr.cli.serve import init, serve
 from drr.cli.simulate import simulate_command
 from drr.cli.status import status
 from drr.cli.submit import submit
+from drr.cli.usage import usage
 from drr.cli.worker import worker
 from drr.dispatcher.options import package_version
 
@@ -53,6 +57,7 @@ app.command(
         "drr serve redis://db:6379/1 --weight acme=2 --hard-cap acme/imports=3",
         "drr serve --soft-cap acme=20% --floor globex/mail=1 --reserve 2",
         "drr serve --quantum renders=10 --weight renders:acme=4",
+        "drr serve --plans plans.toml",
     )
 )(serve)
 app.command(epilog=examples("drr init", "drr init redis://db:6379/1 --namespace staging"))(init)
@@ -70,6 +75,20 @@ app.command(
         "drr submit import_row --org acme --project imports --count 50000 --estimate 0.2",
     )
 )(submit)
+app.command(
+    epilog=examples(
+        "drr jobs --tenant acme", "drr jobs --tenant acme/imports --state failed --task import_row --json"
+    )
+)(jobs)
+app.command(
+    epilog=examples(
+        "drr cancel default:acme:imports:5:42~0f1e2d3c4b",
+        "drr cancel --tenant acme/imports --task import_row --yes",
+    )
+)(cancel)
+app.add_typer(dead, name="dead")
+app.add_typer(plans, name="plans")
+app.command(epilog=examples("drr usage --org acme", "drr usage --org acme --since 2026-11-01 --by day --json"))(usage)
 app.command(epilog=examples("drr status", "drr status redis://db:6379/1 --json"))(status)
 app.command(
     "simulate",

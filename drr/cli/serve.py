@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -79,6 +80,9 @@ def serve(
     reserve: Reserves = None,
     default_estimate: Estimates = None,
     default_ceiling: DefaultCeilings = None,
+    plans: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Plans file to put into force, and to watch for changes.")
+    ] = None,
     record: RecordFileOption = None,
     record_limit: Limit = None,
     record_keep: Keep = None,
@@ -91,6 +95,9 @@ def serve(
     process first comes to lead: a tenant (or pool) that any option names gets exactly what this command line
     says, with defaults for the rest; tenants and pools that no option names keep what is stored. So give all
     dispatchers of a namespace the same options.
+
+    --plans puts a plans file into force, again whenever the file changes; a file with a mistake in it changes
+    nothing. What single options say of a tenant or pool comes before what the plans say.
 
     With --record the jobs that end while this process leads become a trace for `drr simulate`.
 
@@ -113,7 +120,7 @@ def serve(
         },
     )
     recorder = make_recorder(record, record_limit, record_keep, record_anonymous)
-    dispatcher = _make(url, namespace, name, lease, heartbeat, leader_lease, poison_after, found, recorder)
+    dispatcher = _make(url, namespace, name, lease, heartbeat, leader_lease, poison_after, found, plans, recorder)
     start_log(log_level)
     log.info("serving namespace %s at %s", namespace, shown_url(url))
     run(lambda: _serve(dispatcher))
@@ -128,6 +135,7 @@ def _make(
     leader_lease: float,
     poison_after: int,
     found: Entitlements,
+    plans: Path | None,
     recorder: Recorder | None,
 ) -> Dispatcher:
     return Dispatcher(
@@ -140,6 +148,7 @@ def _make(
         poison_after=poison_after,
         pools=found.pools,
         policies=found.policies,
+        plans=plans,
         record=recorder,
     )
 

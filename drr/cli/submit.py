@@ -12,6 +12,7 @@ import typer
 
 from drr.cli.exits import Exit, complain
 from drr.cli.fields import DEFAULT_URL, Namespace, StoreOption, read_json
+from drr.cli.moments import read_deadline, read_time
 from drr.cli.runtime import run
 from drr.client import Client, Handle, Submission
 from drr.errors import InvalidValue, JobError
@@ -39,6 +40,25 @@ def submit(
     args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="Arguments by position.")] = None,
     kwargs: Annotated[str | None, typer.Option("--kwargs", metavar="JSON", help="Arguments by name.")] = None,
     pool: Annotated[str, typer.Option(metavar="NAME", help="Which workers.")] = "default",
+    delay: Annotated[float | None, typer.Option(metavar="SECONDS", help="Queue it only after that time.")] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Queue it then: 2026-12-24T18:00:00+01:00, or Unix seconds.")
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Not to be started later: like --at, or +SECONDS from now.")
+    ] = None,
+    attempts: Annotated[
+        int | None, typer.Option(metavar="N", help="Try so often in all; by default what the plan says.")
+    ] = None,
+    limit: Annotated[
+        list[str] | None, typer.Option("--limit", metavar="NAME", help="Shared limit that it needs; may be repeated.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Idempotency key: with one that is taken, mean the first job.")
+    ] = None,
+    job_id: Annotated[
+        str | None, typer.Option("--id", metavar="NAME", help="A name of your own for it, unique in the project.")
+    ] = None,
     priority: Annotated[int, typer.Option(help="0 (first) to 9 (last) within the project.")] = DEFAULT_PRIORITY,
     estimate: Annotated[
         float | None,
@@ -73,6 +93,13 @@ def submit(
         estimate=estimate,
         timeout=timeout,
         result_ttl=result_ttl,
+        delay=delay,
+        at=None if at is None else read_time("--at", at),
+        deadline=None if deadline is None else read_deadline("--deadline", deadline),
+        retry=attempts,
+        limits=limit or (),
+        key=key,
+        id=job_id,
     )
     if count < 1:
         raise InvalidValue("--count", count, "it must be at least 1")

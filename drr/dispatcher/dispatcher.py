@@ -22,10 +22,22 @@ from drr.dispatcher.election import Election
 from drr.dispatcher.leadership import Leadership, tick_of
 from drr.dispatcher.news import News
 from drr.dispatcher.options import Options, package_version, read_options
+from drr.dispatcher.plansfile import WATCH_INTERVAL, PlansFile, as_plans, check_author
 from drr.dispatcher.recording import Recorder
-from drr.dispatcher.settings import Change, Changes, check_node_policy, check_pool_policy
-from drr.errors import BackendError, CommitRefused, NotLeading, StoreNotPrepared
-from drr.model import NodePolicy, PoolPolicy, TenantPath
+from drr.dispatcher.settings import (
+    Change,
+    Changes,
+    assign,
+    check_node_policy,
+    check_pool_policy,
+    note,
+    set_node,
+    set_plans,
+    set_pool,
+)
+from drr.errors import BackendError, CommitRefused, NotLeading, PlansError, StoreNotPrepared
+from drr.model import NodePolicy, PoolPolicy, TenantPath, check_name
+from drr.plans import Plans
 from drr.timing import Backoff, Signal
 
 log = logging.getLogger("drr.dispatcher")
@@ -63,6 +75,7 @@ class Dispatcher:
         depth: int = 2,
         pools: Mapping[str, PoolPolicy] | None = None,
         policies: Mapping[str, Mapping[str | TenantPath, NodePolicy]] | None = None,
+        plans: Plans | str | PathLike[str] | None = None,
         record: str | PathLike[str] | Recorder | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
@@ -81,10 +94,13 @@ class Dispatcher:
         start with: when this dispatcher first comes to lead, they replace what is stored for the pools and
         nodes that they name, and are stored. Give all dispatchers of a namespace the same.
 
+        ``plans``: a plans file, which is watched: a change acts on the backlog at once, a bad file changes nothing;
+        or `Plans` that were read. They are put into force whenever this dispatcher comes to lead.
+
         ``record``: a file ending in ``.csv`` or ``.csv.gz`` into which the jobs that end are recorded while this
         dispatcher leads, to be replayed by ``drr simulate``; or a `Recorder`, with settings of its own.
 
-        Raises `InvalidConfiguration`, `InvalidPolicy`, `InvalidName` or `UnknownBackend`.
+        Raises `InvalidConfiguration`, `InvalidPolicy`, `InvalidName`, `PlansError` or `UnknownBackend`.
         """
         self._options: Options = read_options(
             name, lease, heartbeat, leader_lease, poison_after, depth, pools, policies
@@ -98,8 +114,12 @@ class Dispatcher:
         self._recorder = record if record is None or isinstance(record, Recorder) else Recorder(record)
         self._counters = Counters()
         self._wake = Signal()
-        seeds = [Change(pool, path, policy, lasting=True) for pool, path, policy in self._options.entitlements]
+        seeds = [Change(binding, lasting=True) for binding in self._options.bindings]
         self._changes = Changes(self._wake, seeds)
+        self._plans: Plans | None = None
+        self._watched = None if plans is None or isinstance(plans, Plans) else PlansFile(plans)
+        if plans is not None:
+            self.plans = plans if self._watched is None else self._watched.read()
         self._status = StatusWriter(self._clock, self._options.name, package_version())
         self._leading = asyncio.Event()
         self._leader_seen = ""
@@ -175,11 +195,46 @@ class Dispatcher:
         standby, `InvalidPolicy` or `InvalidName` for values that are not allowed.
         """
         checked = check_node_policy(path, policy, self._options.rules.depth)
-        await self._change(Change(pool, checked, policy))
+        await self._change(Change(set_node(pool, checked, policy)))
 
     async def set_pool(self, pool: str, policy: PoolPolicy) -> None:
         """Set a pool's quantum, default ceiling, reserve and default estimate; like `set_policy`."""
-        await self._change(Change(check_pool_policy(pool, policy), None, policy))
+        await self._change(Change(set_pool(check_pool_policy(pool, policy), policy)))
+
+    @property
+    def plans(self) -> Plans | None:
+        """The plans that were last given to this dispatcher; set them to put others into force with the next pass.
+
+        A standby keeps them until it leads. Takes `Plans`, or the path of a plans file, which is read here and now.
+        Setting raises `PlansError`, and then nothing changes. See `apply_plans` to wait until they are stored.
+        """
+        return self._plans
+
+    @plans.setter
+    def plans(self, plans: Plans | str | PathLike[str]) -> None:
+        self._plans = as_plans(plans)
+        self._changes.put(Change(set_plans(self._plans, "", self._clock), lasting=True, kind="plans"))
+
+    async def apply_plans(self, plans: Plans | str | PathLike[str], *, by: str = "") -> None:
+        """Put plans into force; return once they are stored. ``by``: who does that, for the log of changes.
+
+        All of it binds at once and is stored in one commit: weights, caps, floors, quotas, retries, limits, on
+        the backlog too. Raises `PlansError`, `UnknownPlan` if an organisation was assigned to a plan that these do
+        not have, and `NotLeading` on a standby; then nothing has changed.
+        """
+        read = as_plans(plans)
+        await self._change(Change(set_plans(read, check_author(by), self._clock)))
+        self._plans = read
+
+    async def assign(self, organisation: str, plan: str | None, *, by: str = "") -> None:
+        """Put an organisation on a plan, or with ``None`` on what the plans file says; return once that is stored.
+
+        It comes before what the file says, and survives takeovers and new files. Raises `UnknownPlan`,
+        `InvalidName`, `PlansError` if what the file says of the organisation contradicts the plan, and
+        `NotLeading` on a standby.
+        """
+        check_name("organisation", organisation)
+        await self._change(Change(assign(organisation, plan or "", check_author(by), self._clock)))
 
     async def _change(self, change: Change) -> None:
         if not self.is_leader:
@@ -195,6 +250,8 @@ class Dispatcher:
             async with anyio.create_task_group() as group:
                 group.start_soon(news.run)
                 group.start_soon(self._tick)
+                if self._watched is not None:
+                    group.start_soon(self._watch_plans, self._watched)
                 group.start_soon(self._stand_and_lead, calls_backend, news)
         finally:
             with anyio.move_on_after(PARTING_TIME, shield=True):
@@ -233,6 +290,19 @@ class Dispatcher:
                 await self._clock.sleep(backoff.next())
                 if isinstance(error, StoreNotPrepared):
                     await self._prepare_again()
+
+    async def _watch_plans(self, file: PlansFile) -> None:
+        while True:
+            await self._clock.sleep(WATCH_INTERVAL)
+            try:
+                if not await anyio.to_thread.run_sync(file.changed):
+                    continue
+                self.plans = await anyio.to_thread.run_sync(file.read)
+                log.info("%s has changed and is put into force", file.source)
+            except PlansError as error:
+                log.error("the plans stay as they are: %s", error)
+                refusal = note(f"plans {file.source}", str(error), "", self._clock)
+                self._changes.put(Change(refusal, lasting=True, kind="refused plans"))
 
     async def _prepare_again(self) -> None:
         try:

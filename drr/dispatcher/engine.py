@@ -234,6 +234,11 @@ class Engine:
         """The settings in force."""
         return self.entitlement.settings
 
+    @property
+    def settings_changed(self) -> bool:
+        """Whether the next commit will store settings."""
+        return self._settings_changed
+
     def slots(self, pool: str) -> int:
         """Return the live slots of a pool."""
         found = self.backlog.pools.get(pool)

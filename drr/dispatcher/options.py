@@ -8,24 +8,22 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from drr.dispatcher.batch import Rules
-from drr.dispatcher.settings import check_node_policy, check_pool_policy
+from drr.dispatcher.settings import Binding, check_node_policy, check_pool_policy, set_node, set_pool
 from drr.errors import InvalidConfiguration
 from drr.model import NodePolicy, PoolPolicy, TenantPath, check_name, check_number
 
 BEATS_PER_LEASE: Final = 3
 """A heartbeat may be lost twice in a row before the lease is."""
 
-Entitlement = tuple[str, TenantPath | None, NodePolicy | PoolPolicy]
-
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The checked settings of a dispatcher. ``entitlements``: pool, path (``None``: the pool itself), policy."""
+    """The checked settings of a dispatcher. ``bindings``: entitlements to start with."""
 
     name: str
     rules: Rules
     leader_lease: float
-    entitlements: tuple[Entitlement, ...]
+    bindings: tuple[Binding, ...]
 
 
 def read_options(
@@ -45,13 +43,13 @@ def read_options(
         if type(value) is not int or not 1 <= value <= high:
             raise InvalidConfiguration(what, value, f"it must be a whole number from 1 to {high}")
     rules = Rules(float(lease), _check_heartbeat(lease, heartbeat), poison_after, depth)
-    entitlements: list[Entitlement] = [
-        (check_pool_policy(pool, policy), None, policy) for pool, policy in (pools or {}).items()
-    ]
+    bindings = [set_pool(check_pool_policy(pool, policy), policy) for pool, policy in (pools or {}).items()]
     for pool, nodes in (policies or {}).items():
         check_name("pool", pool)
-        entitlements.extend((pool, check_node_policy(path, policy, depth), policy) for path, policy in nodes.items())
-    return Options(check_name("dispatcher", name or "dispatcher"), rules, float(leader_lease), tuple(entitlements))
+        bindings.extend(
+            set_node(pool, check_node_policy(path, policy, depth), policy) for path, policy in nodes.items()
+        )
+    return Options(check_name("dispatcher", name or "dispatcher"), rules, float(leader_lease), tuple(bindings))
 
 
 def _check_heartbeat(lease: float, heartbeat: float | None) -> float:

@@ -3,30 +3,81 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from drr.backend import Commit
+from drr.backend import ChangeRecord, Commit
+from drr.clock import Clock
 from drr.dispatcher.engine import Engine
-from drr.errors import InvalidPolicy, NotLeading
+from drr.errors import DrrError, InvalidPolicy, NotLeading
 from drr.model import NodePolicy, PoolPolicy, TenantPath, check_name, check_path
+from drr.plans import Plans, differences
 from drr.timing import Signal
+
+log = logging.getLogger("drr.dispatcher")
+
+Binding: TypeAlias = Callable[[Engine], None]
 
 
 @dataclass(slots=True, eq=False)
 class Change:
-    """One change: of a node's policy (``policy`` is ``None`` to reset it), or of a pool if ``path`` is ``None``.
+    """One change, which ``bind`` puts into force in an engine; it raises what is wrong with it, and then nothing is.
 
-    ``lasting``: nobody waits for it, and it is kept for the next leadership if this one is lost.
+    ``lasting``: nobody waits for it, and it is kept for the next leadership if this one is lost. ``kind``: a later
+    change of the same kind that was `put` takes its place.
     """
 
-    pool: str
-    path: TenantPath | None
-    policy: NodePolicy | PoolPolicy | None
+    bind: Binding
     lasting: bool = False
+    kind: str = ""
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    error: NotLeading | None = None
+    error: DrrError | None = None
+
+
+def set_node(pool: str, path: TenantPath, policy: NodePolicy | None) -> Binding:
+    """Return what sets a node's policy, or resets it with ``None``."""
+    return lambda engine: engine.set_policy(pool, path, policy)
+
+
+def set_pool(pool: str, policy: PoolPolicy) -> Binding:
+    """Return what sets a pool's settings."""
+    return lambda engine: engine.set_pool(pool, policy)
+
+
+def set_plans(plans: Plans, by: str, clock: Clock) -> Binding:
+    """Return what puts plans into force, and writes that into the log of changes."""
+
+    def bind(engine: Engine) -> None:
+        before = engine.entitlement
+        try:
+            after = before.with_plans(plans.text, plans.source)
+        except DrrError as error:
+            note(f"plans {plans.source}", str(error), by, clock)(engine)
+            raise
+        if after.settings != before.settings:
+            what = f"plans {plans.source}: {differences(before.plans, after.plans)}"
+            engine.entitle(after, [ChangeRecord(clock.wall(), "", by, what)])
+
+    return bind
+
+
+def assign(organisation: str, plan: str, by: str, clock: Clock) -> Binding:
+    """Return what puts an organisation on a plan, or with ``""`` on what the plans say, and writes that down."""
+
+    def bind(engine: Engine) -> None:
+        after = engine.entitlement.with_assignment(organisation, plan)
+        what = f"{organisation} on plan {plan}" if plan else f"{organisation} on the plan of the plans file"
+        engine.entitle(after, [ChangeRecord(clock.wall(), "", by, what)])
+
+    return bind
+
+
+def note(what: str, refused: str, by: str, clock: Clock) -> Binding:
+    """Return what writes a refused change into the log."""
+    return lambda engine: engine.entitle(engine.entitlement, [ChangeRecord(clock.wall(), "", by, what, refused)])
 
 
 class Changes:
@@ -38,7 +89,7 @@ class Changes:
         self._bound: deque[Change] = deque()
 
     async def make(self, change: Change) -> None:
-        """Return once the change is stored; raises `NotLeading` if the leadership is lost before."""
+        """Return once the change is stored; raises what is wrong, and `NotLeading` if the leadership is lost."""
         self._waiting.append(change)
         self._wake.set()
         await change.over.wait()
@@ -49,13 +100,24 @@ class Changes:
         """Bind what was asked for since the last pass."""
         while self._waiting:
             change = self._waiting.popleft()
-            if change.path is None:
-                assert isinstance(change.policy, PoolPolicy)
-                engine.set_pool(change.pool, change.policy)
+            try:
+                change.bind(engine)
+            except DrrError as error:
+                log.error("a change is refused: %s", error)
+                change.error = error
+                change.over.set()
+                continue
+            if engine.settings_changed:
+                self._bound.append(change)
             else:
-                assert not isinstance(change.policy, PoolPolicy)
-                engine.set_policy(change.pool, change.path, change.policy)
-            self._bound.append(change)
+                change.over.set()  # it was so already
+
+    def put(self, change: Change) -> None:
+        """Have a change made with the next pass; nobody waits for it."""
+        if change.kind:
+            self._waiting = deque(other for other in self._waiting if other.kind != change.kind)
+        self._waiting.append(change)
+        self._wake.set()
 
     def stored(self, commit: Commit) -> None:
         """Note that a commit succeeded."""

@@ -48,7 +48,7 @@ _NO_POLICIES: Final[Mapping[str, NodePolicy]] = {_OTHER_POOLS: _DEFAULTS}
 
 
 class Terms(NamedTuple):
-    """What one tenant is entitled to. ``wait_target``: seconds that its jobs should wait at most, if any are named."""
+    """What one tenant is entitled to. ``wait_target``: seconds that its jobs should wait at most, if it names any."""
 
     policies: Mapping[str, NodePolicy] = _NO_POLICIES
     """By pool; pools that the file does not name have the entry ""."""

@@ -158,9 +158,7 @@ def validate(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]
 
 def _plain(table: _Table) -> dict[str, Any]:
     """Return the keys that a table sets. (`model_dump` would take the values apart as well.)"""
-    return {
-        name: _plain_value(value) for name, value in table if name in table.model_fields_set
-    }
+    return {name: _plain_value(value) for name, value in table if name in table.model_fields_set}
 
 
 def _plain_value(value: Any) -> Any:

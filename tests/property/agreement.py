@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 
 from drr.backend import (
     ITEM_LIMIT,
+    STRIKE_LIMIT,
     Commit,
     DeadLetter,
     Event,
@@ -33,21 +34,42 @@ from drr.backend import (
     Peek,
     Position,
     Snapshot,
-    Window,
     WorkerRecord,
 )
 from drr.errors import BackendError, InvalidValue, WorkerNameInUse
 from drr.model import (
     JobSpec,
+    JobState,
     Lane,
+    RetryPolicy,
     format_job_id,
 )
-from tests.property.drawing import CLIENTS, INCARNATIONS, LANES, POOLS, SECONDS, TOKENS, WORKERS, Books
+from tests.property.drawing import (
+    CLIENTS,
+    FAR,
+    INCARNATIONS,
+    LANES,
+    NOW,
+    POOLS,
+    SECONDS,
+    TOKENS,
+    WORKERS,
+    Books,
+    Seen,
+)
 from tests.property.sides import Side, comparable
 
 lanes = st.sampled_from(LANES)
 small = st.integers(0, 3)
 seeds = st.integers(0, 2**32)
+
+
+PAYLOADS = [b"payload", b"payload", b"payload", b"delayed", b"key", b"name"]
+"""What these begin and end with says whether a job is delayed, or has a key or name."""
+KINDS = (
+    *("settlements", "requeues", "removals", "dispatches", "charges", "postpones", "matures", "revivals"),
+    *("drops_delayed", "strikes", "stops"),
+)
 
 
 def untimed(letters: Sequence[DeadLetter]) -> list[DeadLetter]:
@@ -78,6 +100,7 @@ class Agreement(RuleBasedStateMachine):
             return
         try:
             self.compare_all()
+            self.compare_accounts()
         finally:
             for side in (self.reference, self.other):
                 self.runner.run(side.harness.close())
@@ -87,7 +110,7 @@ class Agreement(RuleBasedStateMachine):
         """Do it on both sides, compare what they say, and return what the reference says (errors included)."""
         expected, found = self.runner.run(self._answer(operation, self.reference)), None
         found = self.runner.run(self._answer(operation, self.other))
-        assert comparable(found) == comparable(expected)
+        assert comparable(found) == comparable(expected), (comparable(found), comparable(expected))
         return expected
 
     @staticmethod
@@ -122,13 +145,22 @@ class Agreement(RuleBasedStateMachine):
                 None if size < 2 else float(size),
                 600.0 if kept else 0.0,
                 client if told else "",
+                RetryPolicy(size + 1) if size else None,
+                1.7e9 if size == 2 else None,
+                FAR + size if payload[-1:] in (b"\1", b"d") else 0.0,
+                f"k{size}" if payload[:1] in (b"\2", b"k") else "",
+                f"n{size}" if payload[:1] in (b"\3", b"n") else "",
             )
             for lane, payload, size, kept, told in jobs
         ]
         call = self.calls[client]
         self.submitted[client, call] = specs
-        self.ids += self.both(lambda side: side.backend.submit(client, call, specs))
-        self.tally("submitted")
+        said = self.both(lambda side: side.backend.submit(client, call, specs))
+        if isinstance(said, list):
+            self.ids += said
+            self.tally("submitted")
+        else:
+            self.tally(said.__name__)
 
     @precondition(lambda self: self.submitted)
     @rule(seed=seeds)
@@ -291,7 +323,7 @@ class Agreement(RuleBasedStateMachine):
     @precondition(lambda self: self.books.token)
     @rule(seed=seeds, back=small)
     def commit(self, seed: int, back: int) -> None:
-        self.try_commit(self.books.draw(Random(seed), self.windows()), back)
+        self.try_commit(self.books.draw(Random(seed), self.seen()), back)
 
     @precondition(lambda self: self.books.token)
     @rule(seed=seeds, turns=st.integers(1, 5))
@@ -300,11 +332,14 @@ class Agreement(RuleBasedStateMachine):
         rng = Random(seed)
         name, incarnation = rng.choice(WORKERS), rng.choice(INCARNATIONS[:2])
         for _ in range(turns):
-            jobs = [(rng.choice(LANES), b"payload", rng.randint(0, 3), rng.random() < 0.7, True) for _ in range(3)]
+            jobs = [
+                (rng.choice(LANES), rng.choice(PAYLOADS), rng.randint(0, 3), rng.random() < 0.7, True)
+                for _ in range(3)
+            ]
             self.submit(rng.choice(CLIENTS), jobs)
             self.worker(name, incarnation, "", rng.randint(0, 3), 2, False, rng.choice(["join", "beat"]))
             self.receive(0, ITEM_LIMIT)
-            self.try_commit(self.books.draw(rng, self.windows()), 0)
+            self.try_commit(self.books.draw(rng, self.seen()), 0)
             self.read_attempts(name, incarnation, rng.choice(POOLS), rng.randint(1, 3))
             self.report([rng.choice(list(EventKind))], b"value", rng.choice(SECONDS))
             self.look_up(rng.choice(LANES), 1)
@@ -318,10 +353,15 @@ class Agreement(RuleBasedStateMachine):
     @rule(seed=seeds, back=small)
     def commit_something_wrong(self, seed: int, back: int) -> None:
         rng = Random(seed)
-        self.try_commit(self.books.spoil(rng, self.books.draw(rng, self.windows())), back)
+        self.try_commit(self.books.spoil(rng, self.books.draw(rng, self.seen())), back)
 
-    def windows(self) -> list[Window]:
-        return self.runner.run(self.reference.backend.peek([Peek(lane, 0, 5) for lane in LANES]))
+    def seen(self) -> Seen:
+        async def read() -> Seen:
+            backend = self.reference.backend
+            windows = await backend.peek([Peek(lane, 0, 5) for lane in LANES])
+            return Seen(windows, (await backend.due(1e11)).jobs, await backend.dead_letters(limit=20))
+
+        return self.runner.run(read())
 
     def try_commit(self, commit: Commit, back: int) -> None:
         peeks = [Peek(lane, 0, 2) for lane in LANES]
@@ -334,11 +374,25 @@ class Agreement(RuleBasedStateMachine):
             self.tally(said.__name__)
             return
         self.tally("committed")
-        for kind in ("settlements", "requeues", "removals", "dispatches", "charges"):
+        for kind in KINDS:
             self.happened[kind] += len(getattr(commit, kind))
         self.books.enter(commit)
 
     # --- everything
+
+    @rule()
+    def compare_accounts(self) -> None:
+        self.both(lambda side: side.backend.due(1e11))
+        self.both(lambda side: side.backend.waiting([lane.path for lane in LANES] + [("acme",)]))
+        self.both(lambda side: side.backend.settings())
+        self.both(lambda side: side.backend.changes())
+        self.both(lambda side: _stopping(side))
+        self.both(lambda side: side.backend.locate(self.ids[-STRIKE_LIMIT:]))
+        self.both(lambda side: side.backend.progress(self.ids[-ITEM_LIMIT:]))
+        for organisation in ("acme", "globex"):
+            self.both(lambda side: side.backend.usage(organisation, NOW - 48, NOW + 1))  # noqa: B023
+            for state in JobState:
+                self.both(lambda side: _listed(side, organisation, state))  # noqa: B023
 
     @rule()
     def compare_all(self) -> None:
@@ -356,6 +410,21 @@ class Agreement(RuleBasedStateMachine):
             for incarnation in INCARNATIONS:
                 for pool in POOLS:
                     self.both(lambda side: side.backend.pending_attempts(name, incarnation, pool))  # noqa: B023
+
+
+async def _stopping(side: Side) -> list[str]:
+    return sorted((await side.backend.stops("", 0))[1])
+
+
+async def _listed(side: Side, organisation: str, state: JobState) -> list[Any]:
+    found: list[Any] = []
+    cursor = ""
+    while True:
+        page = await side.backend.list_jobs((organisation,), state, ITEM_LIMIT, cursor)
+        found += page.jobs
+        cursor = page.cursor
+        if not cursor:
+            return sorted(found, key=str)
 
 
 async def _sorted_status(side: Side) -> Any:

@@ -12,7 +12,7 @@ from hypothesis import Phase
 from drr.backend import Attempt, Commit, Malformed, Peek, Position, Window, WorkerRecord
 from drr.clock import SystemClock
 from drr.embedded import EmbeddedServer
-from drr.errors import CommitRefused, NotLeader
+from drr.errors import BacklogFull, CommitRefused, JobExists, NotLeader, UnknownLimit
 from drr.model import JobSpec, JobState, JobStatus
 from drr_backends.memory import MemoryBackend
 from drr_backends.memory.checks import check_fence
@@ -26,6 +26,8 @@ MUST_HAPPEN = [
     *("submitted", "repeated", "replies read", "dead letters seen", "joined", "refused to join", "beat True"),
     *("beat False", "attempts read", "attempts pending", "loaded", "events read", "lanes announced", "committed"),
     *("settlements", "requeues", "removals", "dispatches", "charges", NotLeader.__name__, CommitRefused.__name__),
+    *("postpones", "matures", "revivals", "drops_delayed", "strikes", "stops", UnknownLimit.__name__),
+    *(BacklogFull.__name__, JobExists.__name__),
     *(f"seen {state}" for state in JobState),
 ]
 
@@ -37,8 +39,8 @@ def fresh() -> str:
 def test_the_redis_adapter_agrees_with_the_memory_adapter(server: EmbeddedServer) -> None:
     happened = run(
         lambda: (Side(MemoryHarness(fresh())), Side(RedisHarness(server, fresh()))),
-        max_examples=60,
-        stateful_step_count=40,
+        max_examples=40,
+        stateful_step_count=30,
     )
     # An agreement about nothing is none.
     assert [what for what in MUST_HAPPEN if not happened[what]] == []

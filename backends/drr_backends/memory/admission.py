@@ -31,12 +31,12 @@ def submit(store: Store, client: str, call: int, jobs: Sequence[JobSpec]) -> lis
     calls = store.calls.get(client) or Calls()
     if call in calls.ids:
         return list(calls.ids[call])
-    known = _known(store, jobs, now)
-    fresh = [job for job, taken in zip(jobs, known, strict=True) if taken is None]
-    for job in fresh:
+    for job in jobs:
         for limit in job.lane.limits:
             if limit not in store.settings.limits:
                 raise UnknownLimit(limit)
+    known = _known(store, jobs, now)
+    fresh = [job for job, taken in zip(jobs, known, strict=True) if taken is None]
     added = _work_of(fresh)
     _check_quotas(store, added, wall)
     if store.max_jobs is not None and store.queued + len(fresh) > store.max_jobs:
@@ -148,10 +148,10 @@ def _add(
     for job, taken in zip(jobs, known, strict=True):
         text = job.key or job.name
         place = (job.lane.path, text)
+        store.sequence += 1  # also for one that is not added: job i of a call has the i-th number
         if taken is not None:
             ids.append(taken or here[place])
             continue
-        store.sequence += 1
         header = Header(
             job.lane,
             store.sequence,

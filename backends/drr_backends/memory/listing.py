@@ -37,14 +37,12 @@ def look_up(store: Store, job_id: str) -> JobStatus | None:
 
 
 def _attempts_of_waiting(store: Store, lane: Lane, sequence: int) -> int | None:
-    """Return how often a waiting job was tried; ``None`` if it does not wait."""
-    if sequence in store.struck:
-        return None
+    """Return how often a waiting job was tried; ``None`` if it does not wait, as far as the port can tell."""
     for entry in store.lanes.get(lane, ()):
         head = entry.head
         if isinstance(head, Struck):
-            if head.sequence <= sequence:
-                return 0
+            if not store.struck.get(head.sequence, False):
+                return 0 if head.sequence <= sequence else None
         elif isinstance(head, Header):
             if head.sequence == sequence:
                 return head.attempts

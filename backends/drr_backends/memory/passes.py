@@ -55,15 +55,15 @@ ERROR_LISTED: Final = 200
 def apply(store: Store, commit: Commit) -> None:
     """Carry out a validated commit."""
     now = store.clock.monotonic()
-    for strike in commit.strikes:
-        _strike(store, strike.header)
-        _record(store, strike.header, strike.completion, now)
     _end_attempts(store, commit, now)
     _put_back(store, commit)
     for dropped in commit.drops_delayed:
         store.undelay(dropped.header.sequence)
         store.queued -= 1
         _record(store, dropped.header, dropped.completion, now)
+    for strike in commit.strikes:
+        _strike(store, strike.header)
+        _record(store, strike.header, strike.completion, now)
     for removal in commit.removals:
         _remove(store, removal, now)
     for dispatch in commit.dispatches:
@@ -130,14 +130,14 @@ def _strike(store: Store, header: Header) -> None:
     entries = store.lanes[header.lane]
     place = next(number for number, entry in enumerate(entries) if entry.head == header)
     entries[place] = Entry(Struck(header.lane, header.sequence), b"")
-    store.struck.add(header.sequence)
+    store.struck[header.sequence] = header.returned
     store.queued -= 1
 
 
 def _remove(store: Store, removal: Burial | Drop | Struck, now: float) -> None:
     if isinstance(removal, Struck):
         _pop(store, removal.lane)
-        store.struck.discard(removal.sequence)
+        store.struck.pop(removal.sequence, None)
         store.queued += 1  # it did not count any more
     elif isinstance(removal, Drop):
         _pop(store, removal.header.lane)

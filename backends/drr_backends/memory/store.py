@@ -71,8 +71,8 @@ class Store:
         self.sequence = 0
         self.lanes: dict[Lane, deque[Entry]] = {}
         self.calls: OrderedDict[str, Calls] = OrderedDict()
-        self.struck: set[int] = set()
-        """Numbers of the `Struck` entries in lanes."""
+        self.struck: dict[int, bool] = {}
+        """Numbers of the `Struck` entries in lanes, and whether they had been put back."""
         self.delayed: dict[int, tuple[float, Entry]] = {}
         self.due: list[tuple[float, int]] = []
         """Due times and numbers of the delayed jobs, in order."""

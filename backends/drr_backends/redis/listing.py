@@ -57,7 +57,7 @@ async def _queued(store: Store, path: TenantPath, limit: int, cursor: str) -> Pa
 
 async def _lanes_of(store: Store, path: TenantPath) -> set[Lane]:
     """Return the lanes of a tenant that hold jobs. Names hold no glob characters, so a pattern finds these only."""
-    pattern = "*:" + ":".join(path) + (":*" if len(path) > 1 else ":*:*")
+    pattern = f"*:{':'.join(path)}:*"
     lanes: set[Lane] = set()
     at = b"0"
     while True:

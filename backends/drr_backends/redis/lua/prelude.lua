@@ -125,15 +125,18 @@ local function find_in_lane(lane, back, name, packed, thorough)
     local wanted, low, high = struct.unpack('>I8', packed), returned, length - 1
     while low <= high do
         local middle = math.floor((low + high) / 2)
-        local entry = redis.call('LINDEX', lane, middle)
-        local number = #entry >= 8 and struct.unpack('>I8', entry) or 0
-        if number == wanted then
-            if head_length(entry) and flags_of(entry) < STRUCK then
-                return middle, entry
-            end
+        local at, entry = middle, redis.call('LINDEX', lane, middle)
+        while at <= high and not head_length(entry) do -- anybody's bytes, which say nothing of the order
+            at = at + 1
+            entry = redis.call('LINDEX', lane, at) or ''
+        end
+        local number = at <= high and struct.unpack('>I8', entry) or wanted + 1
+        if number == wanted and flags_of(entry) < STRUCK then
+            return at, entry
+        elseif number == wanted then
             return nil
         elseif number < wanted then
-            low = middle + 1
+            low = at + 1
         else
             high = middle - 1
         end
