@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from drr.core.scheduler import Scheduler
+from drr.core.scheduler import Job, Scheduler
 from drr.errors import DrrError, InvalidValue, PlansError
-from drr.model import NodePolicy, PoolPolicy, Share
+from drr.model import NodePolicy, PoolPolicy, Quota, Settings, Share
 from drr.plans import Plans, load_plans, read_plans
 from tests.docs.markdown import blocks
 
@@ -78,20 +78,21 @@ def test_a_pool_that_the_file_does_not_name_has_what_holds_in_all_pools(example:
 
 
 def test_settings_hold_the_pools_and_the_listed_tenants(example: Plans) -> None:
-    settings = example.settings()
-    assert settings.pools == example.pools
-    assert set(settings.nodes) == {"default", "renders"}
-    for pool, policies in settings.nodes.items():
-        assert {path[0] for path in policies} == set(example.organisations)
-        for path, policy in policies.items():
-            assert policy == example.policy(path, pool)
+    """The text is kept, and beside it what those need who do not read plans; single nodes stay as they were set."""
+    base = Settings(nodes={"default": {("x",): NodePolicy(9.0)}}, pools={"default": PoolPolicy(5.0)})
+    settings = example.settings(base)
+    assert (settings.nodes, settings.pools) == (base.nodes, base.pools)
+    assert read_plans(settings.plans).settings() == example.settings()
+    assert settings.limits == example.limits
+    for path in ((name,) for name in example.organisations):
+        assert settings.quotas.get(path, settings.quotas.get(("*",), Quota())) == example.quota(path)
 
 
 def test_the_core_takes_the_settings(example: Plans) -> None:
-    settings = example.settings()
-    scheduler = Scheduler(settings.pools["default"], settings.nodes["default"])
+    scheduler = Scheduler(example.pool("default"), policy_of=lambda path: example.policy(path, "default"))
     scheduler.set_slots(40)
-    assert scheduler.policies[("acme", "imports")].hard_cap == 10
+    scheduler.offer(Job(1, ("acme", "imports"), 1.0))
+    assert scheduler.tree.nodes["acme", "imports"].hard == 10
 
 
 def test_every_file_that_the_documentation_shows_can_be_read() -> None:
@@ -115,7 +116,7 @@ def test_an_empty_file_is_everybody_equal() -> None:
     assert plans.policy(("acme",)) == plans.policy(()) == NodePolicy()
     assert plans.plan_of("acme") is None
     assert plans.pools == {"default": PoolPolicy()}
-    assert plans.settings().nodes == {"default": {}}
+    assert plans.settings() == Settings()
 
 
 def test_an_organisation_without_a_plan_is_on_the_default_plan() -> None:
@@ -206,7 +207,7 @@ def test_a_cap_is_a_number_a_share_or_none(written: str, cap: object) -> None:
         ("plans.a.plan = 'b'", "plans.a.plan", "b", "no such key"),
         ("pools.p.weight = 5", "pools.p.weight", 5, "known: quantum"),
         ("organisation.x.weight = 5", "organisation", {"x": {"weight": 5}}, "did you mean organisations?"),
-        ("organisations.x.project.p = {}", "organisations.x.project", {"p": {}}, "did you mean projects?"),
+        ("organisations.x.project.p = {}", "organisations.x.project", {"p": {}}, "did you mean projects or"),
         (
             "organisations.x.projects.p.projects.q = {}",
             "organisations.x.projects.p.projects",
