@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
-from drr.backend import Attempt, Malformed, MalformedEvent, Position, Snapshot
+from drr.backend import Attempt, Facts, Malformed, MalformedEvent, Position, Snapshot
 from drr.model import Header, Lane, NodeState
 from tests.contract.harness import Harness
 
@@ -22,6 +22,10 @@ def comparable(value: Any) -> Any:
             return replace(value, delivery="", header=comparable(value.header))
         case Position():
             return "position"
+        case Facts():
+            lanes = sorted(value.lanes, key=lambda announced: str(announced[0]))
+            facts = value.events, value.workers_changed, value.requests, value.due_at
+            return [comparable(list(facts)), comparable(lanes)]
         case Snapshot():
             return {
                 "passes": value.passes,

@@ -285,9 +285,9 @@ function pass.write(keys, blob, found)
     end
     write_leases(keys, blob, found.records, ids)
     write_acknowledgements(keys, blob, found.records)
+    write_revivals(keys, blob[17]) -- before the outcomes: what comes back may end in the same pass
     local lost = write_outcomes(keys, blob, found)
     write_delayed(keys, blob, found)
-    write_revivals(keys, blob[17])
     for _, letter in ipairs(found.letters) do
         bury(keys[2], keys[9], keys[15], keys[letter[2]], letter[1])
     end
