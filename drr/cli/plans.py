@@ -193,8 +193,8 @@ def _tree(found: Plans) -> Tree:
             branch = organisations.add(
                 f"{name} ({found.plan_of(name) or 'no plan'}): {describe(found.terms((name,)))}"
             )
-            for project in found.projects(name):
-                branch.add(f"{project}: {describe(found.terms((name, project)))}")
+            for below in found.projects(name):
+                branch.add(f"{below}: {describe(found.terms((name, below)))}")
     return root
 
 

@@ -124,7 +124,7 @@ class SpecMaker:
         due_at, deadline = read_times(given.delay, given.at, given.deadline, now)
         key, name, key_ttl = _key(given)
         return JobSpec(
-            lane=self._lane(pool, given.tenant, given.priority, tuple(given.limits)),
+            lane=self._lane(pool, given.tenant, given.priority, _limits(given.limits)),
             task=task,
             payload=payload,
             submitted_at=now,
@@ -181,6 +181,12 @@ class SpecMaker:
     def _checked(pool: str, tenant: Tenant, priority: int, limits: tuple[str, ...]) -> Lane:
         path = check_path(tenant, depth=TENANT_LEVELS)
         return Lane(check_name("pool", pool), path, priority, check_limits(limits))
+
+
+def _limits(given: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(given, str):
+        raise InvalidValue("limits", given, f"they are a list of names, such as [{given!r}]")
+    return tuple(given)
 
 
 def _retry(given: RetryPolicy | int | None) -> RetryPolicy | None:

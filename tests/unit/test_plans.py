@@ -36,7 +36,7 @@ def test_the_example_names_its_plans_organisations_and_pools(example: Plans) -> 
     assert example.default_plan == "free"
     assert example.pools == {
         "default": PoolPolicy(quantum=1.0, ceiling=60.0, reserve=1, default_estimate=0.5),
-        "renders": PoolPolicy(quantum=30.0, ceiling=600.0, default_estimate=45.0),
+        "renders": PoolPolicy(quantum=30.0, ceiling=600.0, default_estimate=45.0, lease=120.0),
     }
     assert example.source == str(EXAMPLE)
 
