@@ -26,6 +26,7 @@ from drr.backend import (
     Peek,
     Position,
     Settlement,
+    Struck,
     Window,
     WorkerRecord,
 )
@@ -134,7 +135,7 @@ def completion(state: JobState = JobState.SUCCEEDED, **fields: Any) -> Completio
     return Completion(state, fields.pop("attempt", 1), 1_700_000_001.5, 0.25, **fields)
 
 
-def header_of(entry: Header | Malformed) -> Header:
+def header_of(entry: Header | Malformed | Struck) -> Header:
     """The entry, which must be a job."""
     assert isinstance(entry, Header)
     return entry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -231,7 +232,7 @@ async def test_what_was_not_added_does_not_use_up_a_quota(backend: Backend, lead
         {"deadline": float("inf")},
     ],
 )
-async def test_nonsense_is_refused(backend: Backend, fields: dict[str, object]) -> None:
+async def test_nonsense_is_refused(backend: Backend, fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue):
         await submit(backend, job(**fields))
     assert await backend.lane_lengths([LANE]) == [0]

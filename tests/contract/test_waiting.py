@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ CANCELLED = completion(JobState.CANCELLED, attempt=0)
 EXPIRED = completion(JobState.EXPIRED, attempt=0)
 
 
-async def delayed(backend: Backend, *due: float, **fields: object) -> list[Header]:
+async def delayed(backend: Backend, *due: float, **fields: Any) -> list[Header]:
     """Submit jobs that are delayed; return their headers."""
     await submit(backend, *(job(due_at=at, **fields) for at in due))
     return list((await backend.due(1e11)).jobs)
@@ -65,7 +66,7 @@ async def delayed(backend: Backend, *due: float, **fields: object) -> list[Heade
 
 async def state(backend: Backend, header: Header) -> JobState | None:
     [status] = await backend.look_up([header.job_id])
-    return status and status.state
+    return None if status is None else status.state
 
 
 # --- headers ----------------------------------------------------------------------------------------------
@@ -170,9 +171,9 @@ async def test_what_is_not_delayed_or_another_job_refuses_the_commit(
     number = header.sequence + 5
     for wrong in (other(header, sequence=number), other(header, nonce="other"), other(header, attempts=1)):
         with pytest.raises(CommitRefused):
-            await leader.commit(**{kind: [item(wrong)]})
+            await leader.commit((), **{kind: [item(wrong)]})
     with pytest.raises(CommitRefused):
-        await leader.commit(**{kind: [item(header), item(header)]})
+        await leader.commit((), **{kind: [item(header), item(header)]})
     assert (await backend.due(1e11)).jobs == (header,)
 
 

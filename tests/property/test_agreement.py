@@ -138,7 +138,11 @@ class AnnouncesProjects(MemoryBackend):
         store = self._store
         before, active = store.announced.last, {(lane.pool, lane.path) for lane in store.lanes}
         ids = await super().submit(client, call, jobs)
-        kept = [entry for _, entry in store.announced.after(before) if (entry[0].pool, entry[0].path) not in active]
+        kept = [
+            entry
+            for _, entry in store.announced.after(before)
+            if isinstance(entry, float) or (entry[0].pool, entry[0].path) not in active
+        ]
         for _ in range(store.announced.last - before):
             store.announced._items.pop()
             store.announced.last -= 1

@@ -8,7 +8,18 @@ from collections.abc import Callable
 import msgpack
 import pytest
 
-from drr.backend import ITEM_LIMIT, Burial, Event, Malformed, MalformedEvent, Peek, Position, Requeue, Settlement
+from drr.backend import (
+    ITEM_LIMIT,
+    Burial,
+    DeadLetter,
+    Event,
+    Malformed,
+    MalformedEvent,
+    Peek,
+    Position,
+    Requeue,
+    Settlement,
+)
 from drr.errors import MalformedMessage, StoreCorrupt
 from drr.model import Header, JobState, Lane, NodeState
 from drr_backends.redis.codec import HEADER_LIMIT
@@ -91,7 +102,7 @@ async def test_rubbish_in_a_lane_is_buried_and_the_jobs_behind_it_run(store: Red
         left -= len(leases) or len(burials)
     assert buried + started == ROUNDS + 3
     assert buried > ROUNDS // 2
-    letters = []
+    letters: list[DeadLetter] = []
     while more := await store.handle.dead_letters(limit=200, after=letters[-1].number if letters else 0):
         letters += more
     # Some rubbish looks like what is left of a job that was struck out, and goes without a trace.
