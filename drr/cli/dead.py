@@ -6,7 +6,6 @@ import json
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from drr.backend import DeadLetter, DeathCause
@@ -14,6 +13,7 @@ from drr.cli.fields import DEFAULT_URL, Namespace, StoreOption
 from drr.cli.jobs import shown
 from drr.cli.runtime import run
 from drr.cli.submit import PATIENCE
+from drr.cli.tables import show_table
 from drr.client import Client
 from drr.client.operations import check_cause
 from drr.errors import InvalidValue, MalformedMessage
@@ -49,12 +49,12 @@ def list_dead(
         return
     table = Table(box=None, pad_edge=False)
     for column in ("number", "when", "job", "task", "cause", "reason"):
-        table.add_column(column, overflow="fold", no_wrap=column == "job")
+        table.add_column(column)
     for letter in found:
         header = letter.header
         job, task = (header.job_id, header.task) if header is not None else (f"in {letter.lane}", "")
         table.add_row(str(letter.number), shown(letter.buried_at), job, task, letter.cause.value, letter.reason)
-    Console(soft_wrap=True).print(table)
+    show_table(table)
 
 
 @dead.command()
@@ -88,7 +88,9 @@ def requeue(
     namespace: Namespace = "drr",
 ) -> None:
     """Queue dead jobs again, in front, as if they had never been tried. A dispatcher carries it out."""
-    typer.echo(run(lambda: _act(url, namespace, _chosen(numbers, every), tenant, cause, purge=False, yes=yes)))
+    typer.echo(
+        run(lambda: _act(url, namespace, _chosen(numbers, every, tenant, cause), tenant, cause, purge=False, yes=yes))
+    )
 
 
 @dead.command()
@@ -102,7 +104,9 @@ def purge(
     namespace: Namespace = "drr",
 ) -> None:
     """Delete dead letters for good."""
-    typer.echo(run(lambda: _act(url, namespace, _chosen(numbers, every), tenant, cause, purge=True, yes=yes)))
+    typer.echo(
+        run(lambda: _act(url, namespace, _chosen(numbers, every, tenant, cause), tenant, cause, purge=True, yes=yes))
+    )
 
 
 def plain(letter: DeadLetter) -> dict[str, Any]:
@@ -120,9 +124,12 @@ def plain(letter: DeadLetter) -> dict[str, Any]:
     }
 
 
-def _chosen(numbers: list[int] | None, every: bool) -> list[int]:
+def _chosen(numbers: list[int] | None, every: bool, tenant: str | None, cause: str | None) -> list[int]:
     if bool(numbers) == every:
         raise InvalidValue("NUMBER", numbers or [], "give numbers of dead letters, or --all")
+    for option, value in (("--tenant", tenant), ("--cause", cause)):
+        if numbers and value is not None:
+            raise InvalidValue(option, value, "it goes with --all; numbers say already which letters are meant")
     return numbers or []
 
 

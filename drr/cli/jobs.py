@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from drr.backend import Listed
 from drr.cli.fields import DEFAULT_URL, Namespace, StoreOption
 from drr.cli.runtime import run
 from drr.cli.submit import PATIENCE
+from drr.cli.tables import show_table
 from drr.client import Client
 from drr.client.operations import OPEN_STATES, check_state
 from drr.errors import InvalidValue
@@ -48,11 +48,11 @@ def jobs(
         return
     table = Table(box=None, pad_edge=False)
     for column in ("job", "task", "state", "attempt", "at", "seconds", "error"):
-        table.add_column(column, overflow="fold", no_wrap=column == "job")
+        table.add_column(column)
     for job in found:
         seconds = f"{job.seconds:.3f}" if job.state.final else ""
         table.add_row(job.job_id, job.task, job.state.value, str(job.attempt), shown(job.at), seconds, job.error)
-    Console(soft_wrap=True).print(table)
+    show_table(table)
 
 
 async def _listed(

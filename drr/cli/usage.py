@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from drr.backend import Usage, UsageKey
@@ -17,6 +16,7 @@ from drr.cli.fields import DEFAULT_URL, Namespace, StoreOption
 from drr.cli.moments import read_since, read_time
 from drr.cli.runtime import run
 from drr.cli.submit import PATIENCE
+from drr.cli.tables import show_table
 from drr.client import Client
 
 
@@ -75,7 +75,7 @@ def usage(
         table.add_column(column.replace("_", " "), justify="right")
     for name, row in (*rows.items(), ("total", total)):
         table.add_row(name, *(str(count) for count in row[:7]), *(f"{seconds:.3f}" for seconds in row[7:]))
-    Console(soft_wrap=True).print(table)
+    show_table(table)
 
 
 def add_up(found: Mapping[UsageKey, Usage], by: By) -> dict[str, Usage]:

@@ -144,6 +144,8 @@ class Bulk:
             if batch:
                 self._drained.set()
                 await self._deliver(batch)
+                # Here too: while others submit without a pause, nobody ever waits for room.
+                room.check(self._clock.monotonic())
             elif room and (room.full or not self._buffer):
                 await self._wait_for_room()
             elif self._buffer:
@@ -163,7 +165,7 @@ class Bulk:
                     raise
                 batch = self._room.refused(error, batch, self._clock.monotonic())
                 continue
-            self._room.accepted()
+            self._room.accepted(batch)
             self.count += len(ids)
             if self._accepted is not None:
                 self._accepted(ids)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
+from tempfile import SpooledTemporaryFile
 from typing import Any, Final, TypeVar
 
 from drr.backend import (
@@ -37,6 +38,8 @@ T = TypeVar("T")
 OPEN_STATES: Final = (JobState.DELAYED, JobState.QUEUED, JobState.RUNNING)
 """States of jobs that can be cancelled, in the order in which `Operations.cancel_all` looks: no job goes back."""
 HOUR: Final = 3600
+SPOOLED: Final = 8 * 1024 * 1024
+"""Characters of ids that `Operations.cancel_all` keeps in memory."""
 LETTERS_READ: Final = 100
 """Dead letters in one answer: each brings its payload."""
 
@@ -118,7 +121,8 @@ class Operations(ABC):
     ) -> int:
         """Ask for all jobs of an organisation or project to be cancelled; return how many were asked for.
 
-        ``task`` and ``states`` narrow it down. Jobs that are submitted meanwhile may be missed.
+        ``task`` and ``states`` narrow it down. Jobs that are submitted, started or put back meanwhile may be missed.
+        The ids of each state are gathered first, in a temporary file if they are many.
         """
         wanted = [check_state(state) for state in states]
         for state in wanted:
@@ -126,15 +130,16 @@ class Operations(ABC):
                 raise InvalidValue("state", state.value, "only jobs that have not ended can be cancelled")
         asked = 0
         for state in wanted:
-            ids: list[str] = []
-            async for listed in self.jobs(tenant, state=state, task=task):
-                ids.append(listed.job_id)
-                if len(ids) == ITEM_LIMIT:
-                    asked += len(ids)
+            # A listing goes on by how many jobs it has passed: what is cancelled before its end would shift the rest
+            # to the front, and as many would be passed over.
+            with SpooledTemporaryFile(SPOOLED, "w+", encoding="ascii", newline="\n") as spool:
+                async for listed in self.jobs(tenant, state=state, task=task):
+                    spool.write(f"{listed.job_id}\n")
+                spool.seek(0)
+                lines = iter(spool)
+                while ids := [line.rstrip() for line in islice(lines, ITEM_LIMIT)]:
                     await self.cancel(ids)
-                    ids = []
-            asked += len(ids)
-            await self.cancel(ids)
+                    asked += len(ids)
         return asked
 
     async def _request(self, requests: Iterable[Request]) -> None:

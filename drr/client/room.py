@@ -19,7 +19,10 @@ HELD_LIMIT: Final = 2 * ITEM_LIMIT
 
 
 class Room:
-    """Refused jobs, and when to try again. ``patience``: seconds without any progress after which to give up."""
+    """Refused jobs, and when to try again.
+
+    ``patience``: seconds after which to give up on a refused tenant of which nothing was taken meanwhile.
+    """
 
     def __init__(self, patience: float) -> None:
         self.patience = patience
@@ -28,8 +31,8 @@ class Room:
         """How many jobs of each project wait here."""
         self._refusals: dict[TenantPath, tuple[AdmissionRefused, float]] = {}
         """Tenants that were refused: how, and when to try again (monotonic)."""
-        self._last: AdmissionRefused | None = None
-        self._stuck_since: float | None = None
+        self._stuck: dict[TenantPath, tuple[AdmissionRefused, float]] = {}
+        """Tenants of which nothing was taken since they were refused: how last, and since when (monotonic)."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -51,9 +54,8 @@ class Room:
 
     def refused(self, error: AdmissionRefused, batch: Sequence[JobSpec], now: float) -> list[JobSpec]:
         """A batch was refused: hold what has no room, return what may be tried at once, which is less."""
-        self._last = error
-        if self._stuck_since is None:
-            self._stuck_since = now
+        _, since = self._stuck.get(error.tenant, (error, now))
+        self._stuck[error.tenant] = (error, since)
         theirs = [spec for spec in batch if _is_of(spec, error.tenant)]
         fitting = error.room if error.room < len(theirs) else 0
         first = iter(theirs[:fitting])
@@ -71,9 +73,10 @@ class Room:
         self._refusals[error.tenant] = (error, now + error.retry_after)
         return passed
 
-    def accepted(self) -> None:
-        """Some jobs were taken."""
-        self._stuck_since = None
+    def accepted(self, batch: Sequence[JobSpec]) -> None:
+        """These jobs were taken: their tenants are not stuck. What is taken of others says nothing of a tenant."""
+        for tenant in [tenant for tenant in self._stuck if any(_is_of(spec, tenant) for spec in batch)]:
+            del self._stuck[tenant]
 
     def due(self, now: float) -> list[JobSpec]:
         """Return the held jobs of tenants that may be asked again, at most one call's worth."""
@@ -92,14 +95,16 @@ class Room:
         return ready
 
     def pause(self, now: float) -> float:
-        """Return the seconds until somebody may be asked again."""
+        """Return the seconds until somebody may be asked again, or is to be given up."""
         times = [again for _, again in self._refusals.values()]
+        times += [since + self.patience for _, since in self._stuck.values()]
         return max(0.0, min(times) - now) if times else 0.0
 
     def check(self, now: float) -> None:
-        """Raise the last refusal if nothing was taken for as long as the caller is patient."""
-        if self._last is not None and self._stuck_since is not None and now - self._stuck_since >= self.patience:
-            raise self._last
+        """Raise the last refusal of a tenant of which nothing was taken for as long as the caller is patient."""
+        for error, since in self._stuck.values():
+            if now >= since + self.patience:
+                raise error
 
     def _hold(self, spec: JobSpec) -> None:
         self._held.append(spec)

@@ -164,6 +164,9 @@ def test_jobs_fail_are_buried_come_back_and_are_accounted_for() -> None:
         pass  # it fails again
     assert drr("dead", "purge", "--all", "--yes").stdout.strip() == "1"
     assert lines("dead", "list") == []
+    [heading, row, total_row] = drr("usage", "--org", "acme").stdout.splitlines()
+    assert (row.split()[0], total_row.split()[0], len(row.split())) == ("acme/web", "total", 11)
+    assert "…" not in heading + row + total_row
     [account] = lines("usage", "--org", "acme")
     total = account["total"]
     assert (total["succeeded"], total["failed"], total["attempts"]) == (1, 2, 3)
@@ -176,6 +179,7 @@ def test_delayed_jobs_are_listed_and_cancelled() -> None:
     ids = drr("submit", "add", "--org", "acme", "--count", "3", "--delay", "3600").stdout.split()
     delayed = lines("jobs", "--tenant", "acme", "--state", "delayed")
     assert sorted(job["job"] for job in delayed) == sorted(ids)
+    assert all(job_id in drr("jobs", "--tenant", "acme", "--state", "delayed").stdout for job_id in ids)
     assert drr("cancel", ids[0]).stdout.strip() == "1"
     while len(lines("jobs", "--tenant", "acme", "--state", "cancelled")) < 1:
         pass
@@ -203,6 +207,8 @@ def test_delayed_jobs_are_listed_and_cancelled() -> None:
         ("dead", "requeue"),
         ("dead", "purge", "1", "--all"),
         ("dead", "requeue", "-1"),
+        ("dead", "purge", "1", "--tenant", "acme"),
+        ("dead", "requeue", "1", "--cause", "failed"),
         ("usage", "--org", "acme", "--since", "yesterday"),
         ("usage", "--org", "acme", "--since", "1h", "--until", "2020-01-01"),
         ("plans", "log", "--limit", "0"),

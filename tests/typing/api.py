@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any, assert_type
 
+from drr.backend import DeadLetter, Listed, Usage, UsageKey
 from drr.client import Client, Handle, Submission
-from drr.payload import Call
+from drr.model import RetryPolicy
+from drr.payload import Call, Progress
 from drr.worker import Context, Worker
 
 worker = Worker("memory://", slots=4)
@@ -73,3 +76,21 @@ async def many(client: Client) -> None:
     assert_type(await client.submit_many(source()), int)
     assert_type(await client.submit_many([Submission("ping", tenant="globex/mail")]), int)
     Submission("ping")  # type: ignore[call-arg]
+
+
+async def options_and_operations(client: Client) -> None:
+    job = await client.submit(resize.bind("a.png", 1), tenant="a/b", delay=timedelta(hours=1), retry=3, key="k")
+    assert_type(job, Handle[dict[str, int]])
+    assert_type(job.duplicate, bool)
+    assert_type(await job.progress(), Progress | None)
+    async for said in job.follow_progress():
+        assert_type(said, Progress)
+    await client.submit("x", tenant="a/b", retry=RetryPolicy(attempts=2), deadline=timedelta(hours=1), limits=["db"])
+    await client.submit("x", tenant="a/b", delay="soon")  # type: ignore[call-overload]
+    async for listed in client.jobs("a", state="queued"):
+        assert_type(listed, Listed)
+    async for letter in client.dead("a", cause="poison"):
+        assert_type(letter, DeadLetter)
+    assert_type(await client.find("a/b", "mine"), Handle[Any])
+    assert_type(await client.cancel_all("a"), int)
+    assert_type(await client.usage("a", since=timedelta(days=1)), dict[UsageKey, Usage])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from drr.backend import DeathCause
+from drr.backend import ITEM_LIMIT, DeathCause
 from drr.client import Client, Submission
 from drr.client.room import Room
 from drr.client.times import read_times
@@ -26,7 +26,7 @@ from drr.errors import (
     JobNotFound,
 )
 from drr.model import JobSpec, JobState, Lane, RetryPolicy
-from drr.plans import read_plans
+from drr.plans import Plans, read_plans
 from drr.worker import Context, Tasks, Worker
 from tests.helpers.site import Site
 
@@ -225,6 +225,64 @@ async def test_the_wait_for_room_is_bounded() -> None:
         assert [refused.accepted for refused in failures] == [5]
 
 
+SLOW = read_plans('default_plan = "free"\n[plans.free]\nrate = 0.01\nburst = 1\n', source="slow")
+ONE_TIGHT = read_plans(
+    'default_plan = "free"\n[plans.free]\n[plans.tight]\nbacklog = 5\n[organisations.acme]\nplan = "tight"\n',
+    source="one tight",
+)
+
+
+@pytest.mark.parametrize("plans", [SLOW, ONE_TIGHT], ids=["asked again too late", "beside others that flow"])
+async def test_the_wait_for_room_is_bounded_whatever_else_goes_on(plans: Plans) -> None:
+    site = Site()
+    async with site.dispatcher(plans=plans) as dispatcher:
+        await dispatcher.wait_leading()
+        await site.clock.advance(1.0)
+        ended: list[float] = []
+
+        async def source() -> AsyncIterator[Submission]:
+            for number in range(20):
+                yield Submission("work", [number], tenant="acme/web")
+            while plans is ONE_TIGHT:
+                await site.clock.sleep(2.0)
+                yield Submission("work", tenant="globex/web")
+
+        async with Client(site.backend, clock=site.clock) as client, anyio.create_task_group() as group:
+
+            async def submit() -> None:
+                began = site.clock.monotonic()
+                with pytest.raises(AdmissionRefused):
+                    await client.submit_many(source(), wait=10.0)
+                ended.append(site.clock.monotonic() - began)
+
+            group.start_soon(submit)
+            for _ in range(20):
+                await site.clock.advance(1.0)
+            group.cancel_scope.cancel()
+        assert ended
+        assert 10.0 <= ended[0] <= 13.0
+
+
+@pytest.mark.parametrize("delay", [None, 3600.0])
+async def test_all_are_cancelled_while_the_dispatcher_carries_it_out(delay: float | None) -> None:
+    site = Site()
+    async with site.dispatcher() as dispatcher:
+        await dispatcher.wait_leading()
+        async with Client(site.backend, clock=site.clock) as client:
+            jobs = (Submission("work", [n], tenant="acme/web", delay=delay) for n in range(3 * ITEM_LIMIT + 7))
+            number = await client.submit_many(jobs)
+            ask = client.cancel
+
+            async def ask_and_see_it_done(job_ids: Iterable[str]) -> None:
+                await ask(job_ids)
+                await site.clock.settle()
+                await site.clock.advance(1.0)
+
+            client.cancel = ask_and_see_it_done  # type: ignore[method-assign]
+            assert await client.cancel_all("acme") == number
+            assert await client.waiting("acme") == (0, 0.0)
+
+
 def spec(tenant: str, number: int = 0) -> JobSpec:
     return JobSpec(Lane("default", tuple(tenant.split("/"))), "t", b"", float(number))
 
@@ -249,7 +307,10 @@ def test_a_refused_organisation_holds_all_its_projects() -> None:
     room.check(9.0)
     with pytest.raises(BacklogFull):
         room.check(10.0)
-    room.accepted()
+    room.accepted([spec("b/x")])
+    with pytest.raises(BacklogFull):
+        room.check(10.0)
+    room.accepted([spec("a/y")])
     room.check(99.0)
 
 
