@@ -19,9 +19,10 @@ from drr.cli.exits import Exit, complain
 from drr.cli.fields import DEFAULT_URL, Namespace, StoreArgument, StoreOption
 from drr.cli.jobs import shown
 from drr.cli.runtime import run
+from drr.cli.tree import PIPE_WIDTH
 from drr.clock import SystemClock
 from drr.errors import InvalidValue
-from drr.model import NodePolicy, Quota, check_name
+from drr.model import ANY, NodePolicy, Quota, check_name
 from drr.plans import DEFAULT_POOL, NO_PLANS, Plans, Terms, load_plans, read_plans, review
 
 plans = typer.Typer(help="Billing plans: check a file, put it into force, see what is.", no_args_is_help=True)
@@ -52,7 +53,7 @@ def check(
         doubtful = [{"key": doubt.key, "doubt": doubt.text} for doubt in doubts]
         typer.echo(json.dumps({"file": str(file), **_plain(found), "warnings": doubtful}))
     else:
-        Console(soft_wrap=True).print(_tree(found))
+        _console().print(_tree(found))
     for doubt in doubts:
         typer.echo(f"warning: {file}: {doubt.key}: {doubt.text}", err=True)
     if doubts and strict:
@@ -114,7 +115,7 @@ def show_log(
     table = Table("when", "by", "what", "refused", box=None, pad_edge=False)
     for change in changes:
         table.add_row(shown(change.at), change.by, change.what, change.refused)
-    Console(soft_wrap=True).print(table)
+    _console().print(table)
 
 
 @plans.command()
@@ -130,7 +131,7 @@ def show(url: StoreArgument = DEFAULT_URL, namespace: Namespace = "drr") -> None
         found = read_plans(settings.plans, source="plans in force") if settings.plans else NO_PLANS
         return found.with_assigned(settings.assigned)
 
-    Console(soft_wrap=True).print(_tree(run(read)))
+    _console().print(_tree(run(read)))
 
 
 # --- asking a dispatcher ----------------------------------------------------------------------------------
@@ -169,12 +170,27 @@ async def _asked(url: str, namespace: str, request: Request) -> ChangeRecord | N
 # --- showing ----------------------------------------------------------------------------------------------
 
 
+def _console() -> Console:
+    """Return a console that prints what people wrote, keys in brackets too, as it is."""
+    console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    return console
+
+
+def _by_pool(branch: Tree, found: Plans, terms: Terms) -> None:
+    for name in found.pools:
+        if terms.policy(name) != terms.policy(DEFAULT_POOL):
+            branch.add(f"in pool {name}: {_policy_words(terms.policy(name))}")
+
+
 def _tree(found: Plans) -> Tree:
     root = Tree(f"plans of {found.source}")
     pools = root.add("pools")
     for name, pool in found.pools.items():
         lease = "" if pool.lease is None else f", lease {pool.lease:g} s"
-        pools.add(f"{name}: quantum {pool.quantum:g}, reserve {pool.reserve}{lease}")
+        estimate = f", ceiling {pool.ceiling:g}, default estimate {pool.default_estimate:g}"
+        pools.add(f"{name}: quantum {pool.quantum:g}, reserve {pool.reserve}{estimate}{lease}")
     if found.limits:
         limits = root.add("limits")
         for name, limit in found.limits.items():
@@ -184,8 +200,9 @@ def _tree(found: Plans) -> Tree:
         mark = " (default)" if name == found.default_plan else ""
         organisation, project = found.plan_terms(name)
         branch = plan_list.add(f"{name}{mark}: {describe(organisation)}")
+        _by_pool(branch, found, organisation)
         if project != Terms():
-            branch.add(f"each project: {describe(project)}")
+            _by_pool(branch.add(f"each project: {describe(project)}"), found, project)
     names = sorted({*found.organisations, *found.assigned})
     if names:
         organisations = root.add("organisations")
@@ -193,20 +210,19 @@ def _tree(found: Plans) -> Tree:
             branch = organisations.add(
                 f"{name} ({found.plan_of(name) or 'no plan'}): {describe(found.terms((name,)))}"
             )
+            _by_pool(branch, found, found.terms((name,)))
+            each = found.terms((name, ANY))
+            if each != Terms():
+                _by_pool(branch.add(f"each project: {describe(each)}"), found, each)
             for below in found.projects(name):
-                branch.add(f"{below}: {describe(found.terms((name, below)))}")
+                terms = found.terms((name, below))
+                _by_pool(branch.add(f"{below}: {describe(terms)}"), found, terms)
     return root
 
 
 def describe(terms: Terms) -> str:
     """Return what a tenant gets, in words."""
-    policy, default = terms.policy(DEFAULT_POOL), NodePolicy()
-    parts = [f"weight {policy.weight:g}"]
-    parts.extend(
-        f"{name.replace('_', ' ')} {getattr(policy, name)}"
-        for name in ("soft_cap", "hard_cap", "floor", "ceiling")
-        if getattr(policy, name) != getattr(default, name)
-    )
+    parts = [_policy_words(terms.policy(DEFAULT_POOL))]
     if terms.quota != Quota():
         parts.append(_words(terms.quota, ("jobs", "worker_seconds", "rate", "burst"), "backlog "))
     if terms.retry is not None:
@@ -214,6 +230,17 @@ def describe(terms: Terms) -> str:
     if terms.wait_target is not None:
         parts.append(f"to wait at most {terms.wait_target:g} s")
     return ", ".join(part for part in parts if part)
+
+
+def _policy_words(policy: NodePolicy) -> str:
+    default = NodePolicy()
+    parts = [f"weight {policy.weight:g}"]
+    parts.extend(
+        f"{name.replace('_', ' ')} {getattr(policy, name)}"
+        for name in ("soft_cap", "hard_cap", "floor", "ceiling")
+        if getattr(policy, name) != getattr(default, name)
+    )
+    return ", ".join(parts)
 
 
 def _words(value: object, names: Sequence[str], before: str = "") -> str:

@@ -234,7 +234,8 @@ class Dispatcher:
         `NotLeading` on a standby.
         """
         check_name("organisation", organisation)
-        await self._change(Change(assign(organisation, plan or "", check_author(by), self._clock)))
+        wanted = check_name("plan", plan) if plan else ""  # here: an error of the host's must not end the loop
+        await self._change(Change(assign(organisation, wanted, check_author(by), self._clock)))
 
     async def _change(self, change: Change) -> None:
         if not self.is_leader:

@@ -49,8 +49,8 @@ def as_plans(plans: Plans | str | PathLike[str]) -> Plans:
     return plans if isinstance(plans, Plans) else load_plans(Path(plans))
 
 
-def check_author(by: str) -> str:
-    """Return who makes a change; raises `InvalidValue` if that is longer than the log keeps."""
-    if len(by) > AUTHOR_LIMIT:
+def check_author(by: object) -> str:
+    """Return who makes a change; raises `InvalidValue` if that is no text, or longer than the log keeps."""
+    if not isinstance(by, str) or len(by) > AUTHOR_LIMIT:
         raise InvalidValue("by", by, f"it must be a string of at most {AUTHOR_LIMIT} characters")
     return by

@@ -68,8 +68,12 @@ def assign(organisation: str, plan: str, by: str, clock: Clock) -> Binding:
     """Return what puts an organisation on a plan, or with ``""`` on what the plans say, and writes that down."""
 
     def bind(engine: Engine) -> None:
-        after = engine.entitlement.with_assignment(organisation, plan)
         what = f"{organisation} on plan {plan}" if plan else f"{organisation} on the plan of the plans file"
+        try:
+            after = engine.entitlement.with_assignment(organisation, plan)
+        except DrrError as error:
+            note(what, str(error), by, clock)(engine)
+            raise
         engine.entitle(after, [ChangeRecord(clock.wall(), "", by, what)])
 
     return bind

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from drr.core.limits import resolve
 from drr.model import NodePolicy, Share, TenantPath
-from drr.plans.resolved import Plans
+from drr.plans.resolved import QUOTA_KEYS, Plans
 from drr.plans.wording import dotted
 
 STRANGE_RATIO: Final = 1000.0
@@ -28,6 +28,7 @@ def review(plans: Plans, slots: int | None = None) -> list[Doubt]:
         *_floors(plans, slots),
         *_caps(plans, slots),
         *_limits(plans),
+        *_quotas(plans),
         *_unused(plans),
         *_planless(plans),
     ]
@@ -101,15 +102,31 @@ def _contradiction(policy: NodePolicy, slots: int | None) -> str:
 def _limits(plans: Plans) -> Iterator[Doubt]:
     for name, limit in plans.limits.items():
         key = dotted(("limits", name))
-        if limit.concurrency is None and limit.rate is None and limit.per_organisation is None:
-            if limit.per_project is None:
-                yield Doubt(key, "it limits nothing")
-            continue
+        if limit.concurrency is limit.rate is limit.per_organisation is limit.per_project is None:
+            yield Doubt(key, "it limits nothing")
         for what in ("per_organisation", "per_project"):
             part = getattr(limit, what)
             if part is not None and limit.concurrency is not None and part > limit.concurrency:
                 text = f"{part} {what.replace('_', ' ')} is more than there is for all ({limit.concurrency})"
                 yield Doubt(f"{key}.{what}", text)
+        organisation, project = limit.per_organisation, limit.per_project
+        if organisation is not None and project is not None and project > organisation:
+            yield Doubt(f"{key}.per_project", f"{project} per project is more than per organisation ({organisation})")
+
+
+def _quotas(plans: Plans) -> Iterator[Doubt]:
+    pairs = [(dotted(("plans", name, "each_project")), *plans.plan_terms(name)) for name in plans.names]
+    for name in plans.organisations:
+        whole = plans.terms((name,))
+        pairs.extend(
+            (dotted(("organisations", name, "projects", project)), whole, plans.terms((name, project)))
+            for project in plans.projects(name)
+        )
+    for key, organisation, each in pairs:
+        for word, field in QUOTA_KEYS.items():
+            most, part = getattr(organisation.quota, field), getattr(each.quota, field)
+            if field != "burst" and most is not None and part is not None and part > most:
+                yield Doubt(f"{key}.{word}", f"{part:g} per project is more than the organisation has ({most:g})")
 
 
 def _unused(plans: Plans) -> Iterator[Doubt]:

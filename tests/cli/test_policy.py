@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
+from drr.backend import ChangeRecord
 from drr.cli.exits import Exit
 from drr.cli.moments import read_deadline, read_since, read_time
 from drr.dispatcher import Dispatcher
@@ -43,6 +44,8 @@ def test_the_example_is_in_order() -> None:
         ("[plans.a]\n[organisations.x]\n", "it is on no plan"),
         ("[limits.db]\nconcurrency = 2\nper_project = 3\n", "more than there is for all"),
         ("[limits.db]\n", "it limits nothing"),
+        ("[limits.db]\nper_organisation = 2\nper_project = 3\n", "3 per project is more than per organisation (2)"),
+        ("default_plan = 'a'\n[plans.a]\nbacklog = 5\neach_project.backlog = 6\n", "6 per project is more than"),
     ],
 )
 def test_what_can_hardly_be_meant_is_doubted(text: str, words: str, tmp_path: Path) -> None:
@@ -54,6 +57,31 @@ def test_what_can_hardly_be_meant_is_doubted(text: str, words: str, tmp_path: Pa
     assert drr("plans", "check", str(file), "--slots", "10", "--strict").exit_code == Exit.FAILED
     found = json.loads(drr("plans", "check", str(file), "--slots", "10", "--json").stdout)
     assert any(words in warning["doubt"] for warning in found["warnings"])
+
+
+def test_terms_of_single_pools_and_of_each_project_are_printed(tmp_path: Path) -> None:
+    file = tmp_path / "[a].toml"
+    file.write_text(
+        "[organisations.x]\nhard_cap = 9\npools.renders.hard_cap = 1\neach_project.hard_cap = 4\n[pools.renders]\n"
+    )
+    said = drr("plans", "check", str(file)).stdout
+    for words in ("[a].toml", "in pool renders: weight 1, hard cap 1", "each project: weight 1, hard cap 4"):
+        assert words in said
+
+
+def test_the_log_prints_what_people_wrote_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Store:
+        async def changes(self, limit: int) -> list[ChangeRecord]:
+            return [ChangeRecord(1.0, "", "[/red]", "plans p.toml", "it must be a table: [plans.a]")]
+
+        async def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("drr.cli.plans.open_backend", lambda *_, **__: Store())
+    done = drr("plans", "log")
+    assert done.exit_code == 0
+    assert "[/red]" in done.stdout
+    assert "it must be a table: [plans.a]" in done.stdout
 
 
 def test_every_mistake_is_named_with_file_key_and_value(tmp_path: Path) -> None:

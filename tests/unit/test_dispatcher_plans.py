@@ -72,6 +72,30 @@ async def test_it_is_set_like_an_attribute_too_and_a_mistake_changes_nothing() -
         assert dispatcher.plans.text == FREE
 
 
+@pytest.mark.parametrize("terms", [{"plan": 5}, {"plan": ["pro"]}, {"plan": "a b"}, {"plan": "pro", "by": 5}])
+async def test_what_is_no_plan_or_name_never_reaches_the_loop(terms: dict[str, Any]) -> None:
+    site = Site()
+    async with site.dispatcher(plans=read_plans(FREE)) as dispatcher:
+        await dispatcher.wait_leading()
+        with pytest.raises(InvalidValue):
+            await dispatcher.assign("newco", **terms)
+        await dispatcher.assign("newco", plan="pro")
+        assert dispatcher.is_leader
+
+
+async def test_a_refused_assignment_is_in_the_log() -> None:
+    site = Site()
+    async with site.dispatcher(plans=read_plans(FREE)) as dispatcher:
+        await dispatcher.wait_leading()
+        with pytest.raises(UnknownPlan):
+            await dispatcher.assign("newco", plan="por", by="billing")
+        await site.clock.advance(0.1)
+        [refused, applied] = await site.backend.changes()
+        assert (refused.by, refused.what) == ("billing", "newco on plan por")
+        assert "did you mean pro" in refused.refused
+        assert applied.refused == ""
+
+
 async def test_plans_that_lack_a_plan_somebody_was_assigned_to_are_refused() -> None:
     site = Site()
     async with site.dispatcher(plans=read_plans(FREE)) as dispatcher:
@@ -155,8 +179,8 @@ async def test_a_standby_changes_nothing_and_applies_its_plans_when_it_leads() -
                     await change
             await site.backend.resign((await site.backend.leader()).token)
             await site.clock.advance(30.0)
-            if standby.is_leader:
-                assert (await site.backend.settings()).plans == FREE
+            assert standby.is_leader
+            assert (await site.backend.settings()).plans == FREE
 
 
 async def test_a_watched_file_changes_everything_live_and_a_bad_one_nothing(
