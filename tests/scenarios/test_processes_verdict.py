@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from chaos.verdict import judge
 from drr.client import Submission
-from tests.scenarios.processes import Site
+from drr.embedded import EmbeddedServer
+from drr.errors import StoreUnavailable
+from tests.scenarios.processes import Site, opened
 
 pytestmark = [pytest.mark.anyio, pytest.mark.redis, pytest.mark.processes]
 
@@ -30,10 +34,16 @@ async def test_a_killed_worker_and_a_killed_leader_lose_and_double_nothing(site:
     await site.until(lambda: len(site.runs) > JOBS // 8)
     site.kill("w0", "d1")
     await site.leads(other_than=first)
+    await check(site, acknowledged)
+
+
+async def check(site: Site, acknowledged: list[str]) -> None:
+    """Wait until every job has ended, and judge."""
     ended: list[str] = []
 
     async def all_have_ended() -> bool:
-        ended.extend(await site.ends())
+        with suppress(StoreUnavailable):  # connections of before a restart
+            ended.extend(await site.ends())
         return len(ended) >= JOBS
 
     await site.until(all_have_ended)
@@ -48,3 +58,19 @@ async def test_a_killed_worker_and_a_killed_leader_lose_and_double_nothing(site:
     assert verdict.good, verdict
     assert verdict.jobs == JOBS
     assert not judge([*acknowledged, "never"], starts, ends, succeeded).good, "a job too many is noticed"
+
+
+async def test_a_killed_server_that_syncs_always_loses_nothing(tmp_path: Path) -> None:
+    async with EmbeddedServer(appendfsync="always") as server, opened(server.url, "verdict", tmp_path) as site:
+        site.serve("d1", lease=LEASE)
+        await site.leads()
+        for number in range(3):
+            site.work(f"w{number}", lease=LEASE, slots=4)
+        await site.joined(3)
+        acknowledged: list[str] = []
+        jobs = [Submission("spend", [0.02], tenant=f"org-{n % 4}/web", estimate=0.02) for n in range(JOBS)]
+        await site.client.submit_many(jobs, accepted=acknowledged.extend)
+        await site.until(lambda: len(site.runs) > JOBS // 8)
+        server.kill()
+        server.start()
+        await check(site, acknowledged)
