@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from chaos.verdict import judge
 from drr.client import Submission
 from drr.embedded import EmbeddedServer
-from drr.errors import StoreUnavailable
+from drr.errors import NotLeader, StoreUnavailable
 from tests.scenarios.processes import Site, opened
 
 pytestmark = [pytest.mark.anyio, pytest.mark.redis, pytest.mark.processes]
@@ -74,3 +75,27 @@ async def test_a_killed_server_that_syncs_always_loses_nothing(tmp_path: Path) -
         server.kill()
         server.start()
         await check(site, acknowledged)
+
+
+@pytest.mark.parametrize("site", ["valkey-server"], indirect=True)
+async def test_a_stopped_worker_and_a_stopped_leader_are_refused_when_they_continue(site: Site) -> None:
+    site.serve("d1", lease=LEASE)
+    first = await site.leads()
+    site.serve("d2", lease=LEASE)
+    for number in range(3):
+        site.work(f"w{number}", lease=LEASE, slots=4)
+    await site.joined(3)
+    acknowledged: list[str] = []
+    jobs = [Submission("spend", [0.1], tenant=f"org-{n % 4}/web", estimate=0.1) for n in range(JOBS)]
+    await site.client.submit_many(jobs, accepted=acknowledged.extend)
+    await site.until(lambda: len(site.runs) > JOBS // 8)
+    stopped = [site.processes[name] for name in ("w0", "d1")]
+    for process in stopped:
+        process.signal(signal.SIGSTOP)
+    await site.leads(other_than=first)
+    await site.until(lambda: any(run.attempt == 2 for run in site.runs))
+    for process in stopped:
+        process.signal(signal.SIGCONT)
+    with pytest.raises(NotLeader):
+        await site.backend.renew(first)
+    await check(site, acknowledged)
