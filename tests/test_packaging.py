@@ -58,5 +58,16 @@ def test_the_sdist_has_what_it_takes_to_test_it(built: Built) -> None:
     assert packages <= names
     assert {"pyproject.toml", "Makefile", "README.md", "CHANGELOG.md", "LICENSE", "tests/conftest.py"} <= names
     tops = {name.partition("/")[0] for name in names}
-    expected = {"drr", "backends", "tests", "bench", "docs", ".ci", ".gitignore", "PKG-INFO", "pyproject.toml"}
+    expected = {
+        "drr",
+        "backends",
+        "tests",
+        "bench",
+        "chaos",
+        "docs",
+        ".ci",
+        ".gitignore",
+        "PKG-INFO",
+        "pyproject.toml",
+    }
     assert tops <= expected | {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile"}
