@@ -1,0 +1,247 @@
+"""A world: the whole of drr over a simulated store and network, in virtual time, from one seed.
+
+Two dispatchers, a few workers and clients, all of them the product's own classes, talk over `tests.world.network`
+to one memory store. While the faults last calls go astray and participants die and come back. Then all is well again,
+and what was submitted has to come to its end; `tests.world.invariants` says what must be true then, and `Ledger` what
+must be true of every call on the way.
+
+The same seed makes the same world, call by call. `python -m tests.world SEED` runs one, and shows its history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+import anyio
+
+from drr.backend import Snapshot
+from drr.dispatcher import leadership
+from drr.dispatcher.engine import Engine
+from drr.model import NodePolicy, TenantPath
+from drr_backends.memory import MemoryBackend
+from drr_backends.memory.store import Store
+from tests.world.cast import LEASE, ClientPart, DispatcherPart, Part, Stage, WorkerPart
+from tests.world.invariants import check_end, check_engine, check_gone, check_takeover, describe_stuck
+from tests.world.jobs import Journal, Order, draw_order
+from tests.world.ledger import Ledger
+from tests.world.life import Life
+from tests.world.network import FAIR, Network, Weather
+from tests.world.virtual import run_virtual
+
+TENANTS: Final = ["acme/web", "acme/batch", "globex/mail", "initech/web"]
+CAPS: Final = {"initech": 2}
+TROUBLE: Final = 8.0
+"""Seconds for which faults happen."""
+RECOVERY: Final = 60.0
+"""Seconds after which everything has come to its end, or never will."""
+QUIET: Final = 1.5
+"""Seconds for which nothing happens before that is believed: more than a heartbeat."""
+
+
+@dataclass
+class Report:
+    """What came of one world."""
+
+    seed: int
+    wrong: list[str] = field(default_factory=list)
+    history: list[tuple[object, ...]] = field(default_factory=list)
+    calls: int = 0
+    acknowledged: int = 0
+    attempts: int = 0
+    lost_attempts: int = 0
+    takeovers: int = 0
+    crashes: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [f"seed {self.seed}:", *(f"  {line}" for line in self.wrong[:10]), f"  replay: {replay(self.seed)}"]
+        )
+
+
+def replay(seed: int) -> str:
+    """Return the command that runs a world again and shows its history."""
+    return f".venv/bin/python -m tests.world {seed}"
+
+
+class World:
+    """One run. Make it inside the loop that runs it."""
+
+    def __init__(self, seed: int) -> None:
+        self.report = Report(seed)
+        self.rng = rng = Random(seed)
+        loop = asyncio.get_running_loop()
+        self.store = Store(Life("store", 0.0))
+        self.ledger = Ledger(loop.time, CAPS, LEASE)
+        self.network = Network(MemoryBackend(self.store, self.store.clock), self.ledger, self._kill)
+        self.journal = Journal()
+        policies: dict[str | TenantPath, NodePolicy] = {"globex": NodePolicy(weight=2)}
+        policies.update((name, NodePolicy(hard_cap=cap)) for name, cap in CAPS.items())
+        self.stage = Stage(str(seed), self.network, self.ledger, self.journal, policies)
+        self.dispatchers = [DispatcherPart(self.stage, f"d{number}") for number in (1, 2)]
+        self.workers = [WorkerPart(self.stage, f"w{number}", rng.randint(1, 3)) for number in range(1, 4)]
+        self.clients = [ClientPart(self.stage, f"c{number}", self._orders(number)) for number in (1, 2)]
+        self.engine: Engine | None = None
+
+    def _orders(self, number: int) -> Iterator[tuple[float, Order]]:
+        busy = self.rng.choice((0.05, 0.1, 0.3))
+        for label in range(self.rng.randint(15, 35)):
+            yield self.rng.random() * 2 * busy, draw_order(self.rng, label * 10 + number, TENANTS)
+
+    @property
+    def parts(self) -> list[Part]:
+        return [*self.dispatchers, *self.workers, *self.clients]
+
+    def _kill(self, life: Life) -> None:
+        if life.alive:
+            self.report.crashes += 1
+            self.ledger.note(life.name, "dies of a call")
+            life.kill()
+
+    # --- the course of things
+
+    async def run(self) -> Report:
+        """Live through it; what is wrong is in the report."""
+        async with anyio.create_task_group() as group:
+            for part in self.parts:
+                group.start_soon(part.play)
+            self.network.weather = self._draw_weather()
+            await self._trouble()
+            self.network.weather = FAIR
+            if await self._quiet():
+                self._check()
+            for part in (*self.clients, *self.workers, *self.dispatchers):
+                part.leave()
+                await asyncio.sleep(0.1)
+            with anyio.move_on_after(30.0) as late:
+                for part in self.parts:
+                    await part.over.wait()
+            if late.cancelled_caught:
+                self.ledger.blame("somebody does not leave")
+                group.cancel_scope.cancel()
+        await asyncio.sleep(5.0)
+        if not self.ledger.wrong:
+            check_gone(self.ledger, self.store, self.network)
+        return self._make_report()
+
+    def _draw_weather(self) -> Weather:
+        rng = self.rng
+
+        def some(most: float) -> float:
+            return rng.random() * most if rng.random() < 0.6 else 0.0
+
+        return Weather(
+            lost=some(0.04),
+            reply_lost=some(0.04),
+            late=some(0.02),
+            slow=some(0.04),
+            killed=some(0.004),
+            killed_at_commit=some(0.04),
+        )
+
+    async def _trouble(self) -> None:
+        rng, loop = self.rng, asyncio.get_running_loop()
+        until = loop.time() + TROUBLE
+        while True:
+            pause = rng.expovariate(0.4)
+            if loop.time() + pause >= until:
+                break
+            await asyncio.sleep(pause)
+            part = rng.choice(self.parts)
+            self.ledger.note(part.name, "crashes")
+            self.report.crashes += 1
+            part.crash()
+        await asyncio.sleep(until - loop.time())
+
+    async def _quiet(self) -> bool:
+        """Wait until everything has come to its end; return whether nothing is wrong so far."""
+        loop = asyncio.get_running_loop()
+        until, quiet_since = loop.time() + RECOVERY, loop.time()
+        while not self.ledger.wrong and not self.stage.failures:
+            if self._is_busy():
+                quiet_since = loop.time()
+            elif loop.time() - quiet_since >= QUIET:
+                return True
+            if loop.time() > until:
+                self.ledger.blame(f"not everything ended: {describe_stuck(self.store)}")
+                break
+            await asyncio.sleep(0.1)
+        return False
+
+    def _is_busy(self) -> bool:
+        store = self.store
+        work = store.leases or store.lanes or store.delayed or len(store.requests) or self.network.strays
+        ordering = any(client.busy for client in self.clients)
+        return bool(work) or ordering or not all(map(self._is_back, self.workers))
+
+    def _is_back(self, part: WorkerPart) -> bool:
+        record = self.store.workers.get(part.name)
+        return record is not None and part.hands is not None and part.hands.incarnation == record.incarnation
+
+    def _check(self) -> None:
+        check_end(self.ledger, self.journal, self.store)
+        for part in self.workers:
+            idle = part.hands is not None and part.hands.idle
+            self.ledger.expect(idle and self._is_back(part), f"{part.name} is not idle, or not on record")
+        if self.engine is None or self.engine.token != self.store.leader.token:
+            self.ledger.blame("nobody leads")
+        else:
+            check_engine(self.ledger, self.engine, self.store)
+
+    def _make_report(self) -> Report:
+        report, ledger = self.report, self.ledger
+        report.wrong = [*ledger.wrong, *self.stage.failures]
+        report.history = ledger.history
+        report.calls = self.network.calls
+        report.acknowledged = len(ledger.acknowledged)
+        report.attempts = len(self.journal.runs)
+        report.lost_attempts = sum(usage for (_, name), usage in ledger.books.usage.items() if name == "lost")
+        report.takeovers = ledger.takeovers
+        report.seconds = asyncio.get_running_loop().time()
+        return report
+
+    # --- engines
+
+    def made(self, engine: Engine, snapshot: Snapshot) -> None:
+        """A leader has loaded."""
+        self.engine = engine
+        check_takeover(self.ledger, engine, snapshot)
+
+
+@contextmanager
+def watched_engines(world: World) -> Iterator[None]:
+    """Let the world see every engine that a leader makes."""
+
+    class Watched(Engine):
+        def __init__(self, snapshot: Snapshot, *args: Any, **keywords: Any) -> None:
+            super().__init__(snapshot, *args, **keywords)
+            world.made(self, snapshot)
+
+    name = "Engine"
+    setattr(leadership, name, Watched)
+    try:
+        yield
+    finally:
+        setattr(leadership, name, Engine)
+
+
+def run_world(seed: int) -> Report:
+    """Run the world of ``seed``."""
+
+    async def main() -> Report:
+        world = World(seed)
+        with watched_engines(world):
+            return await world.run()
+
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # what goes wrong on purpose is logged as anything else
+    try:
+        return run_virtual(main())
+    finally:
+        logging.disable(before)
