@@ -5,19 +5,23 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from contextlib import nullcontext
 
+from tests.world.controls import CONTROLS
 from tests.world.world import run_world
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.world", description=__doc__)
     parser.add_argument("seeds", type=int, nargs="+", help="one seed or several")
+    parser.add_argument("--control", choices=sorted(CONTROLS), help="take this safeguard away")
     parser.add_argument("--quiet", action="store_true", help="show only what is wrong")
     given = parser.parse_args()
     failed = 0
     for seed in given.seeds:
         began = time.perf_counter()
-        report = run_world(seed)
+        with CONTROLS[given.control][0]() if given.control else nullcontext():
+            report = run_world(seed)
         failed += bool(report.wrong)
         if not given.quiet:
             for at, who, *what in report.history:

@@ -18,6 +18,7 @@ import anyio
 
 from drr.backend import Backend
 from drr.client import Client
+from drr.clock import Clock
 from drr.dispatcher import Dispatcher
 from drr.errors import BackendError, DrrError, JobCancelled, JobExpired, JobFailed, StoreUnavailable, WorkerNameInUse
 from drr.model import NodePolicy, PoolPolicy, TenantPath
@@ -83,6 +84,7 @@ class Part(ABC):
             life.alive = False
             if finished:
                 break
+            life.go_on()
             if not self.closing:
                 await asyncio.sleep(self.rng.random() * 1.5)
         self.over.set()
@@ -110,10 +112,23 @@ class Part(ABC):
             self.life.kill()
 
     def leave(self) -> None:
+        """Cancel it for good."""
         self.closing = True
+        self.pause()
+
+    def pause(self) -> None:
+        """Cancel it; it comes back soon."""
         if self.life is not None:
             self.life.go_on()
             self.life.scope.cancel()
+
+    def stop(self) -> None:
+        if self.life is not None and self.life.alive:
+            self.life.stop()
+
+    def go_on(self) -> None:
+        if self.life is not None:
+            self.life.go_on()
 
     def jump(self, seconds: float) -> None:
         """Let its wall clock jump."""
@@ -125,19 +140,21 @@ class Part(ABC):
 class DispatcherPart(Part):
     """One of the dispatchers."""
 
-    dispatcher: Dispatcher | None = None
+    def clock(self, life: Life) -> Clock:
+        """Return what it goes by."""
+        return life
 
     async def perform(self, life: Life, backend: Backend, rng: Random) -> bool:
         async with Dispatcher(
             backend,
             name=self.name,
-            clock=life,
+            clock=self.clock(life),
             rng=rng,
             lease=LEASE,
             leader_lease=LEADER_LEASE,
             pools={"default": PoolPolicy(quantum=0.2, ceiling=1.0, default_estimate=0.2)},
             policies={"default": self.stage.policies},
-        ) as self.dispatcher:
+        ):
             await anyio.sleep_forever()
         raise AssertionError("nobody wakes it")
 

@@ -36,7 +36,7 @@ class Weather:
     lost: float = 0.0
     reply_lost: float = 0.0
     late: float = 0.0
-    latest: float = 4.0
+    latest: float = 3.0
     slow: float = 0.0
     slowest: float = 1.0
     killed: float = 0.0
@@ -85,6 +85,10 @@ class Network:
         self.witness = witness
         self.kill = kill
         self.weather = FAIR
+        self.fail_at, self.fail_after = 0, False
+        """The call that fails whatever the weather, counted from 1, and whether it is carried out."""
+        self.failed = ""
+        """Which it was."""
         self.down = False
         self.calls = 0
         self.links = 0
@@ -122,7 +126,10 @@ class Network:
     ) -> None:
         weather, luck = self.weather, rng.random()
         there, back = self._way(rng, weather), self._way(rng, weather)
-        if self.down or call.life.cut_off_until > self._loop.time():
+        struck = self.calls == self.fail_at
+        if struck:
+            self.failed, call.reply_lost = call.name, self.fail_after
+        if self.down or call.life.cut_off_until > self._loop.time() or (struck and not self.fail_after):
             self._lose(call, number, there)
             return
         if weather is not FAIR:

@@ -15,7 +15,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any, Final
 
 import anyio
@@ -28,16 +27,14 @@ from drr_backends.memory import MemoryBackend
 from drr_backends.memory.store import Store
 from tests.world.cast import LEASE, ClientPart, DispatcherPart, Part, Stage, WorkerPart
 from tests.world.invariants import check_end, check_engine, check_gone, check_takeover, describe_stuck
-from tests.world.jobs import Journal, Order, draw_order
+from tests.world.jobs import Journal
 from tests.world.ledger import Ledger
 from tests.world.life import Life
-from tests.world.network import FAIR, Network, Weather
+from tests.world.network import Network
+from tests.world.scene import CAPS, STORE, WEIGHTS, Scene, draw_scene
+from tests.world.trouble import Trouble
 from tests.world.virtual import run_virtual
 
-TENANTS: Final = ["acme/web", "acme/batch", "globex/mail", "initech/web"]
-CAPS: Final = {"initech": 2}
-TROUBLE: Final = 8.0
-"""Seconds for which faults happen."""
 RECOVERY: Final = 60.0
 """Seconds after which everything has come to its end, or never will."""
 QUIET: Final = 1.5
@@ -48,10 +45,12 @@ QUIET: Final = 1.5
 class Report:
     """What came of one world."""
 
-    seed: int
+    seed: str
     wrong: list[str] = field(default_factory=list)
     history: list[tuple[object, ...]] = field(default_factory=list)
     calls: int = 0
+    failed: str = ""
+    """The call that was to fail, if there was one."""
     acknowledged: int = 0
     attempts: int = 0
     lost_attempts: int = 0
@@ -65,38 +64,32 @@ class Report:
         )
 
 
-def replay(seed: int) -> str:
+def replay(seed: str) -> str:
     """Return the command that runs a world again and shows its history."""
     return f".venv/bin/python -m tests.world {seed}"
 
 
 class World:
-    """One run. Make it inside the loop that runs it."""
+    """One run of a scene. Make it inside the loop that runs it."""
 
-    def __init__(self, seed: int) -> None:
-        self.report = Report(seed)
-        self.rng = rng = Random(seed)
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.report = Report(scene.seed)
         loop = asyncio.get_running_loop()
-        self.store = Store(Life("store", 0.0))
+        self.store_life = Life(STORE, 0.0)
+        self.store = Store(self.store_life)
         self.ledger = Ledger(loop.time, CAPS, LEASE)
-        self.network = Network(MemoryBackend(self.store, self.store.clock), self.ledger, self._kill)
+        self.network = Network(MemoryBackend(self.store, self.store_life), self.ledger, self._kill)
+        self.network.fail_at, self.network.fail_after = scene.fail_at, scene.after
         self.journal = Journal()
-        policies: dict[str | TenantPath, NodePolicy] = {"globex": NodePolicy(weight=2)}
+        policies: dict[str | TenantPath, NodePolicy] = {name: NodePolicy(weight=of) for name, of in WEIGHTS.items()}
         policies.update((name, NodePolicy(hard_cap=cap)) for name, cap in CAPS.items())
-        self.stage = Stage(str(seed), self.network, self.ledger, self.journal, policies)
-        self.dispatchers = [DispatcherPart(self.stage, f"d{number}") for number in (1, 2)]
-        self.workers = [WorkerPart(self.stage, f"w{number}", rng.randint(1, 3)) for number in range(1, 4)]
-        self.clients = [ClientPart(self.stage, f"c{number}", self._orders(number)) for number in (1, 2)]
+        stage = self.stage = Stage(scene.seed, self.network, self.ledger, self.journal, policies)
+        self.dispatchers = [DispatcherPart(stage, f"d{number + 1}") for number in range(scene.dispatchers)]
+        self.workers = [WorkerPart(stage, f"w{number}", slots) for number, slots in enumerate(scene.slots, 1)]
+        self.clients = [ClientPart(stage, f"c{number}", orders) for number, orders in enumerate(scene.orders, 1)]
+        self.parts: list[Part] = [*self.dispatchers, *self.workers, *self.clients]
         self.engine: Engine | None = None
-
-    def _orders(self, number: int) -> Iterator[tuple[float, Order]]:
-        busy = self.rng.choice((0.05, 0.1, 0.3))
-        for label in range(self.rng.randint(15, 35)):
-            yield self.rng.random() * 2 * busy, draw_order(self.rng, label * 10 + number, TENANTS)
-
-    @property
-    def parts(self) -> list[Part]:
-        return [*self.dispatchers, *self.workers, *self.clients]
 
     def _kill(self, life: Life) -> None:
         if life.alive:
@@ -111,9 +104,9 @@ class World:
         async with anyio.create_task_group() as group:
             for part in self.parts:
                 group.start_soon(part.play)
-            self.network.weather = self._draw_weather()
-            await self._trouble()
-            self.network.weather = FAIR
+            trouble = Trouble(self.scene, self.parts, self.store, self.store_life, self.network, self.ledger)
+            await trouble.run()
+            self.report.crashes += trouble.crashes
             if await self._quiet():
                 self._check()
             for part in (*self.clients, *self.workers, *self.dispatchers):
@@ -129,35 +122,6 @@ class World:
         if not self.ledger.wrong:
             check_gone(self.ledger, self.store, self.network)
         return self._make_report()
-
-    def _draw_weather(self) -> Weather:
-        rng = self.rng
-
-        def some(most: float) -> float:
-            return rng.random() * most if rng.random() < 0.6 else 0.0
-
-        return Weather(
-            lost=some(0.04),
-            reply_lost=some(0.04),
-            late=some(0.02),
-            slow=some(0.04),
-            killed=some(0.004),
-            killed_at_commit=some(0.04),
-        )
-
-    async def _trouble(self) -> None:
-        rng, loop = self.rng, asyncio.get_running_loop()
-        until = loop.time() + TROUBLE
-        while True:
-            pause = rng.expovariate(0.4)
-            if loop.time() + pause >= until:
-                break
-            await asyncio.sleep(pause)
-            part = rng.choice(self.parts)
-            self.ledger.note(part.name, "crashes")
-            self.report.crashes += 1
-            part.crash()
-        await asyncio.sleep(until - loop.time())
 
     async def _quiet(self) -> bool:
         """Wait until everything has come to its end; return whether nothing is wrong so far."""
@@ -199,6 +163,7 @@ class World:
         report.wrong = [*ledger.wrong, *self.stage.failures]
         report.history = ledger.history
         report.calls = self.network.calls
+        report.failed = self.network.failed
         report.acknowledged = len(ledger.acknowledged)
         report.attempts = len(self.journal.runs)
         report.lost_attempts = sum(usage for (_, name), usage in ledger.books.usage.items() if name == "lost")
@@ -233,9 +198,14 @@ def watched_engines(world: World) -> Iterator[None]:
 
 def run_world(seed: int) -> Report:
     """Run the world of ``seed``."""
+    return run_scene(draw_scene(seed))
+
+
+def run_scene(scene: Scene) -> Report:
+    """Run the world of a scene."""
 
     async def main() -> Report:
-        world = World(seed)
+        world = World(scene)
         with watched_engines(world):
             return await world.run()
 

@@ -1,0 +1,110 @@
+"""Broken rules: each control takes one safeguard away, and some world must come to grief over it soon.
+
+If one does not, the worlds do not prove that the safeguard is there. Each is a context manager around a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+from unittest.mock import patch
+
+from drr.backend import Commit, Peek, WorkerRecord
+from drr.core.scheduler import Scheduler
+from drr.dispatcher import liveness
+from drr.dispatcher.liveness import Gone, Liveness
+from drr.model import Completion, Header
+from drr_backends.memory import MemoryBackend, adapter, passes
+from drr_backends.memory.store import Store
+from tests.world.cast import DispatcherPart
+from tests.world.life import Life
+from tests.world.network import Link
+
+Control = Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def no_fence() -> Iterator[None]:
+    """The store takes a commit from anybody, whoever leads and whichever pass it is."""
+    with patch.object(adapter, "check_fence", lambda store, commit: None):
+        yield
+
+
+@contextmanager
+def lease_by_wall_clock() -> Iterator[None]:
+    """A leader judges by its wall clock who lives, and does not mind when that jumps.
+
+    The rule about pauses is taken away as well: it would take a jump for a pause, and be right by chance.
+    """
+
+    def clock(part: DispatcherPart, life: Life) -> Life:
+        life.monotonic = life.wall  # type: ignore[method-assign]
+        return life
+
+    with patch.object(DispatcherPart, "clock", clock), patch.object(liveness, "WATCHFUL", float("inf")):
+        yield
+
+
+@contextmanager
+def settle_before_record() -> Iterator[None]:
+    """A pass takes two writes: the first settles and frees the slots, the second records what became of the jobs."""
+    pending: list[tuple[str, Header, Completion]] = []
+    record = passes._record
+
+    def put_off(store: Store, header: Header, completion: Completion, now: float) -> None:
+        pending.append((store.leader.token, header, completion))
+
+    async def record_outcomes(self: MemoryBackend, token: str) -> None:
+        for of, header, completion in pending:
+            if of == token:
+                record(self._store, header, completion, self._store.clock.monotonic())
+        pending[:] = [item for item in pending if item[0] != token]
+
+    async def commit(self: Link, commit: Commit, peeks: Sequence[Peek] = ()) -> object:
+        windows = await self._call("commit", commit, peeks)
+        await self._call("record_outcomes", commit.token)
+        return windows
+
+    with (
+        patch.object(passes, "_record", put_off),
+        patch.object(MemoryBackend, "record_outcomes", record_outcomes, create=True),
+        patch.object(Link, "commit", commit, create=True),
+    ):
+        yield
+
+
+@contextmanager
+def release_on_report_only() -> Iterator[None]:
+    """A slot is freed by its worker's report and by nothing else."""
+    look = Liveness.look
+
+    def look_and_do_nothing(
+        self: Liveness, records: Sequence[WorkerRecord], asked: float, now: float
+    ) -> tuple[list[Gone], dict[str, str]]:
+        _, dead = look(self, records, asked, now)
+        return [], dead
+
+    with patch.object(Liveness, "look", look_and_do_nothing):
+        yield
+
+
+@contextmanager
+def accounts_forgotten() -> Iterator[None]:
+    """A new leader begins with nobody in credit or debt."""
+
+    def restore(self: Scheduler, states: Any) -> None:
+        """Leave all as it is."""
+
+    with patch.object(Scheduler, "restore", restore):
+        yield
+
+
+CONTROLS: Final[dict[str, tuple[Control, str]]] = {
+    "no-fence": (no_fence, r"a commit under .* was accepted|pass \d+ follows"),
+    "wall-clock": (lease_by_wall_clock, r"was declared dead"),
+    "settle-first": (settle_before_record, r"the outcome of .* is None"),
+    "report-only": (release_on_report_only, r"not everything ended: leases \['"),
+    "accounts-forgotten": (accounts_forgotten, r"a new leader begins with"),
+}
+"""By name: the control, and what is to be found wrong because of it."""
