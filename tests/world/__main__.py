@@ -26,9 +26,10 @@ def main() -> int:
         if not given.quiet:
             for at, who, *what in report.history:
                 print(f"{at:10.4f}  {who:8}", *(word for word in what if word != ""))
+        contest = f"drift {report.drift:.2f} in {report.horizon:.1f} bounds, " if report.horizon else ""
         print(
             f"seed {seed}: {report.acknowledged} jobs, {report.attempts} starts, {report.calls} calls, "
-            f"{report.crashes} crashes, {report.takeovers} takeovers, {report.seconds:.1f} s "
+            f"{report.crashes} crashes, {report.takeovers} takeovers, {contest}{report.seconds:.1f} s "
             f"in {time.perf_counter() - began:.2f} s: {'WRONG' if report.wrong else 'good'}"
         )
         for line in report.wrong:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, cast
@@ -17,7 +17,7 @@ from typing import Any, cast
 import anyio
 
 from drr.backend import Backend
-from drr.client import Client
+from drr.client import Client, Submission
 from drr.clock import Clock
 from drr.dispatcher import Dispatcher
 from drr.errors import BackendError, DrrError, JobCancelled, JobExpired, JobFailed, StoreUnavailable, WorkerNameInUse
@@ -28,6 +28,7 @@ from tests.world.jobs import Journal, Order
 from tests.world.ledger import Ledger
 from tests.world.life import Life
 from tests.world.network import Link, Network
+from tests.world.scene import QUANTUM
 
 log = logging.getLogger("drr.tests.world")
 
@@ -140,6 +141,11 @@ class Part(ABC):
 class DispatcherPart(Part):
     """One of the dispatchers."""
 
+    @property
+    def policies(self) -> Mapping[str | TenantPath, NodePolicy]:
+        """Return the settings that it starts with."""
+        return self.stage.policies
+
     def clock(self, life: Life) -> Clock:
         """Return what it goes by."""
         return life
@@ -152,8 +158,8 @@ class DispatcherPart(Part):
             rng=rng,
             lease=LEASE,
             leader_lease=LEADER_LEASE,
-            pools={"default": PoolPolicy(quantum=0.2, ceiling=1.0, default_estimate=0.2)},
-            policies={"default": self.stage.policies},
+            pools={"default": PoolPolicy(quantum=QUANTUM, ceiling=1.0, default_estimate=0.2)},
+            policies={"default": self.policies},
         ):
             await anyio.sleep_forever()
         raise AssertionError("nobody wakes it")
@@ -257,3 +263,30 @@ class ClientPart(Part):
             return
         told = str(value).rpartition("#")[0]
         ledger.expect(told == handle.id, f"the client of {handle.id} was given the result {value!r}")
+
+
+class BulkPart(Part):
+    """A client that submits everything at once, in its first life."""
+
+    def __init__(self, stage: Stage, orders: Sequence[Order]) -> None:
+        super().__init__(stage, "bulk")
+        self._orders = orders
+
+    async def perform(self, life: Life, backend: Backend, rng: Random) -> bool:
+        orders = iter(self._orders)
+
+        def accepted(ids: Sequence[str]) -> None:
+            for job_id, order in zip(ids, orders, strict=False):
+                self.stage.ledger.acknowledge(job_id, order.label, life.name)
+
+        if self.lives == 1:
+            async with Client(backend, clock=life, rng=rng, patience=4.0) as client:
+                await client.submit_many((submission(order) for order in self._orders), accepted=accepted)
+        return True
+
+
+def submission(order: Order) -> Submission:
+    """Return what a client hands over for an order."""
+    return Submission(
+        "work", [order.label, order.seconds, order.failures], tenant=order.tenant, **cast("Any", order.options)
+    )

@@ -5,8 +5,9 @@ If one does not, the worlds do not prove that the safeguard is there. Each is a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -14,7 +15,7 @@ from drr.backend import Commit, Peek, WorkerRecord
 from drr.core.scheduler import Scheduler
 from drr.dispatcher import liveness
 from drr.dispatcher.liveness import Gone, Liveness
-from drr.model import Completion, Header
+from drr.model import Completion, Header, NodePolicy, TenantPath
 from drr_backends.memory import MemoryBackend, adapter, passes
 from drr_backends.memory.store import Store
 from tests.world.cast import DispatcherPart
@@ -100,11 +101,23 @@ def accounts_forgotten() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def weights_forgotten() -> Iterator[None]:
+    """Every organisation has the same share."""
+
+    def policies(part: DispatcherPart) -> Mapping[str | TenantPath, NodePolicy]:
+        return {name: replace(policy, weight=1.0) for name, policy in part.stage.policies.items()}
+
+    with patch.object(DispatcherPart, "policies", property(policies)):
+        yield
+
+
 CONTROLS: Final[dict[str, tuple[Control, str]]] = {
     "no-fence": (no_fence, r"a commit under .* was accepted|pass \d+ follows"),
     "wall-clock": (lease_by_wall_clock, r"was declared dead"),
     "settle-first": (settle_before_record, r"the outcome of .* is None"),
     "report-only": (release_on_report_only, r"not everything ended: leases \['"),
     "accounts-forgotten": (accounts_forgotten, r"a new leader begins with"),
+    "weights-forgotten": (weights_forgotten, r"siblings drifted apart"),
 }
 """By name: the control, and what is to be found wrong because of it."""

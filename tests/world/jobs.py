@@ -5,6 +5,7 @@ A job says itself how it will end, so that every end can be checked: `Order` tra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
@@ -37,9 +38,9 @@ class Order:
         return self.tenant.partition("/")[0]
 
 
-def draw_order(rng: Random, label: int, tenants: list[str]) -> Order:
+def draw_order(rng: Random, label: int, tenants: Sequence[str]) -> Order:
     """Return a job of one of many kinds; most of them simply succeed."""
-    seconds = rng.choice((0.05, 0.1, 0.2, 0.2, 0.4, 0.8))
+    seconds = rng.choice((0.05, 0.1, 0.3, 0.6, 1.2))
     options = JobOptions(result_ttl=KEPT, estimate=seconds * rng.choice((1.0, 1.0, 0.3, 3.0)))
     failures, cancel_after = 0, None
     kind = rng.random()

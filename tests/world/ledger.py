@@ -99,6 +99,8 @@ class Ledger:
         self.wrong: list[str] = []
         self.history: list[tuple[object, ...]] = []
         self.takeovers = 0
+        self.led_by = ""
+        """Which life won the last election."""
         self.clocks_jumped = False
         self.watchers: list[Callable[[Commit], None]] = []
         self._now = now
@@ -107,13 +109,18 @@ class Ledger:
         self._beats: dict[str, list[Beat]] = {}
         self._looked: dict[Life, float] = {}
 
+    @property
+    def now(self) -> float:
+        """The world's time."""
+        return self._now()
+
     def note(self, who: str, *what: object) -> None:
         """Write a line of the history."""
-        self.history.append((round(self._now(), 6), who, *what))
+        self.history.append((round(self.now, 6), who, *what))
 
     def blame(self, text: str) -> None:
         """Something is wrong."""
-        self.wrong.append(f"at {self._now():.4f}: {text}")
+        self.wrong.append(f"at {self.now:.4f}: {text}")
         self.note("wrong", text)
 
     def expect(self, true: object, text: str) -> None:
@@ -142,12 +149,13 @@ class Ledger:
                 self._submit(args[2], result)
             case "elect" if result:
                 self._elect(args[1])
+                self.led_by = life.name
             case "resign" if args[0] == self.books.leader:
                 self._elect("")
             case "load":
                 self._load(life, result)
             case "workers":
-                self._looked[life] = self._now()
+                self._looked[life] = self.now
             case "heartbeat" if result:
                 self._beat(args[0])
             case "join":
@@ -155,14 +163,14 @@ class Ledger:
 
     def lose(self, since: float, kept: Books) -> None:
         """The store has gone back to what it was at ``since``, when the books stood as ``kept``."""
-        self.losses.append((since, self._now()))
+        self.losses.append((since, self.now))
         self.books = kept
 
     def _submit(self, specs: Iterable[JobSpec], ids: Iterable[str]) -> None:
         for spec, job_id in zip(specs, ids, strict=True):
             (label, *_), _ = unpack_arguments(spec.payload, PAYLOAD_LIMIT)
             self.books.added.setdefault(job_id, label)
-            self.executed[job_id] = self._now()
+            self.executed[job_id] = self.now
 
     def _elect(self, token: str) -> None:
         books = self.books
@@ -171,7 +179,7 @@ class Ledger:
         books.leader, books.passes = token, 0
 
     def _load(self, life: Life, snapshot: Snapshot) -> None:
-        self._looked[life] = self._now()
+        self._looked[life] = self.now
         self.takeovers += 1
         self.expect(
             snapshot.nodes == self.books.nodes, "the accounts that a leader loads are not those last committed"
@@ -182,7 +190,7 @@ class Ledger:
 
     def _beat(self, record: WorkerRecord) -> None:
         beats = self._beats.setdefault(record.name, [])
-        beats.append(Beat(record.incarnation, self._now(), record.held))
+        beats.append(Beat(record.incarnation, self.now, record.held))
 
     # --- commits
 
@@ -222,7 +230,7 @@ class Ledger:
         wanted = books.attempts.get(job_id, 0) + 1
         self.expect(lease.attempt == wanted, f"attempt {lease.attempt} of {job_id} is its {wanted}th start")
         books.attempts[job_id] = wanted
-        books.live[lease.token] = Started(job_id, lease.attempt, lease.header.lane.path, self._now())
+        books.live[lease.token] = Started(job_id, lease.attempt, lease.header.lane.path, self.now)
 
     def _end(self, end: Settlement | Requeue | Postpone) -> None:
         token = end.lease.token
@@ -231,7 +239,7 @@ class Ledger:
             self.blame(f"attempt {token} was ended, which is not live")
             return
         completion = end.completion if isinstance(end, Settlement) else None
-        self.books.ended[token] = Ended(started, self._now(), completion)
+        self.books.ended[token] = Ended(started, self.now, completion)
         if completion is not None:
             self.expect(completion.attempt == started.attempt, f"{token} was ended as attempt {completion.attempt}")
             self._complete(started.job_id, completion)
@@ -260,7 +268,7 @@ class Ledger:
 
     def _judge_buried(self, commit: Commit, life: Life) -> None:
         """Whoever is declared dead has not been heard of for one lease before the leader looked."""
-        looked = self._looked.get(life, self._now())
+        looked = self._looked.get(life, self.now)
         for name, incarnation in commit.forget_workers.items():
             heard = [beat.at for beat in self._beats.get(name, ()) if beat.incarnation == incarnation]
             last = max((at for at in heard if at <= looked), default=float("-inf"))

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from tests.world.jobs import Order, draw_order
+from drr.client.submission import JobOptions
+from tests.world.jobs import KEPT, Order, draw_order
 from tests.world.network import FAIR, Weather
 
 TENANTS: Final = ["acme/web", "acme/batch", "globex/mail", "initech/web"]
@@ -15,11 +16,18 @@ CAPS: Final = {"initech": 2}
 """Hard caps of organisations."""
 WEIGHTS: Final = {"globex": 2}
 STORE: Final = "store"
+LEADER: Final = "leader"
+QUANTUM: Final = 0.2
+CONTEST: Final = ("acme", "globex")
+"""Organisations that always wait in some scenes, until the faults are long over."""
+CONTESTANTS: Final = ("acme/web", "globex/mail")
+CONTEST_SECONDS: Final = 0.2
+"""Of each of their jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that befalls ``who`` at a time.
+    """Something that befalls ``who`` at a time: a participant, the store, or whichever dispatcher leads then.
 
     crash    it dies as by SIGKILL, and begins anew soon
     leave    it is cancelled, as by a host that shuts down, and begins anew soon
@@ -48,6 +56,8 @@ class Scene:
     slots: Sequence[int]
     orders: Sequence[Sequence[tuple[float, Order]]]
     weather: Weather = FAIR
+    bulk: Sequence[Order] = ()
+    """Submitted at once by a client of its own: see `CONTEST`."""
     faults: Sequence[Fault] = ()
     trouble: float = 0.0
     """Seconds for which faults happen."""
@@ -61,27 +71,44 @@ class Scene:
             *(f"d{number + 1}" for number in range(self.dispatchers)),
             *(f"w{number + 1}" for number in range(len(self.slots))),
             *(f"c{number + 1}" for number in range(len(self.orders))),
+            *(["bulk"] if self.bulk else []),
         ]
 
 
 TROUBLE: Final = 6.0
+CONTESTS: Final = 0.2
+"""Part of the scenes that have one."""
+QUIET_TENANTS: Final = ["initech/web", "umbrella/web"]
 
 
 def draw_scene(seed: int) -> Scene:
     """Return the plan of a world of many faults."""
     rng = Random(seed)
-    slots = [rng.randint(1, 3) for _ in range(3)]
-    orders = [draw_orders(rng, client) for client in (1, 2)]
-    scene = Scene(str(seed), 2, slots, orders, draw_weather(rng), trouble=TROUBLE)
+    if rng.random() < CONTESTS:
+        orders = [draw_orders(rng, client, QUIET_TENANTS) for client in (1,)]
+        scene = Scene(str(seed), 2, [1, 1, 1], orders, draw_weather(rng), draw_contest(rng), trouble=TROUBLE)
+    else:
+        slots = [rng.randint(1, 2) for _ in range(3)]
+        orders = [draw_orders(rng, client, TENANTS) for client in (1, 2)]
+        scene = Scene(str(seed), 2, slots, orders, draw_weather(rng), trouble=TROUBLE)
     scene.faults = sorted(draw_faults(rng, scene), key=lambda fault: fault.at)
     return scene
 
 
-def draw_orders(rng: Random, client: int) -> list[tuple[float, Order]]:
+def draw_contest(rng: Random) -> list[Order]:
+    """Return jobs of two tenants, with exact estimates, that last until the faults are long over."""
+    options = JobOptions(result_ttl=KEPT, estimate=CONTEST_SECONDS)
+    return [
+        Order(label, tenant, CONTEST_SECONDS, options=options)
+        for label, tenant in enumerate(CONTESTANTS * rng.randint(100, 130), 10_000)
+    ]
+
+
+def draw_orders(rng: Random, client: int, tenants: Sequence[str]) -> list[tuple[float, Order]]:
     """Return what one client submits."""
     busy = rng.choice((0.05, 0.1, 0.3))
-    number = rng.randint(15, 35)
-    return [(rng.random() * 2 * busy, draw_order(rng, label * 10 + client, TENANTS)) for label in range(number)]
+    number = rng.randint(12, 28)
+    return [(rng.random() * 2 * busy, draw_order(rng, label * 10 + client, tenants)) for label in range(number)]
 
 
 def draw_weather(rng: Random) -> Weather:
@@ -102,13 +129,14 @@ def draw_weather(rng: Random) -> Weather:
 
 def draw_faults(rng: Random, scene: Scene) -> list[Fault]:
     """Return what befalls whom: of some kinds several, of others none."""
-    chances = [("crash", 1.0), ("stop", 0.6), ("cut", 0.4), ("jump", 0.4), ("leave", 0.4)]
+    chances = [("crash", 1.0), ("stop", 0.6), ("cut", 0.4), ("leave", 0.4)]
     kinds = [kind for kind, chance in chances if rng.random() < chance]
     faults = []
     at = rng.expovariate(0.7)
     while at < scene.trouble:
         faults.append(draw_fault(rng, at, rng.choice(kinds), scene))
         at += rng.expovariate(0.7)
+    faults += [draw_jump(rng, scene) for _ in range(rng.choice((0, 0, 1, 3)))]
     if rng.random() < 0.3:
         lost = rng.choice((0.0, rng.random(), 1.0))
         restart_at = 1.0 + rng.random() * (scene.trouble - 1.0)
@@ -117,11 +145,15 @@ def draw_faults(rng: Random, scene: Scene) -> list[Fault]:
 
 
 def draw_fault(rng: Random, at: float, kind: str, scene: Scene) -> Fault:
-    """Return a fault of a kind. A stop or cut may be longer than any lease, a jump is longer."""
-    who = rng.choice(scene.names)
-    if kind == "jump":
-        who = rng.choice(["d1", "d2", STORE, who])
-        return Fault(at, kind, who, rng.choice((-1, 1)) * (5.0 + rng.random() * 15.0))
+    """Return a fault of a kind. A stop or cut may be longer than any lease."""
+    who = LEADER if rng.random() < 0.25 else rng.choice(scene.names)
     if kind in ("stop", "cut"):
         return Fault(at, kind, who, rng.choice((0.3, 1.0, 5.0)) * (0.5 + rng.random()))
     return Fault(at, kind, who)
+
+
+def draw_jump(rng: Random, scene: Scene) -> Fault:
+    """Return a jump of somebody's clock, by more than any lease."""
+    who = rng.choice([LEADER, LEADER, STORE, rng.choice(scene.names)])
+    seconds = rng.choice((-1, 1, 1)) * (5.0 + rng.random() * 15.0)
+    return Fault(rng.random() * scene.trouble, "jump", who, seconds)

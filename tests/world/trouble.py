@@ -11,7 +11,7 @@ from tests.world.ledger import Books, Ledger
 from tests.world.life import Life
 from tests.world.memory import Image, go_back, image
 from tests.world.network import FAIR, Network
-from tests.world.scene import STORE, Fault, Scene
+from tests.world.scene import LEADER, STORE, Fault, Scene
 
 
 class Trouble:
@@ -35,12 +35,15 @@ class Trouble:
         self._network = network
         self._ledger = ledger
         self._images: dict[Fault, tuple[float, Image, Books]] = {}
+        self._befallen: dict[Fault, Part] = {}
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> None:
         """Let the faults happen; return when they are over and everything is as it should be."""
         self._network.weather = self._scene.weather
         for at, fault, moment in sorted(self._moments(), key=lambda moment: moment[0]):
+            if at >= self._scene.trouble:
+                break
             await asyncio.sleep(max(0.0, at - self._loop.time()))
             self._happen(fault, moment)
         await asyncio.sleep(max(0.0, self._scene.trouble - self._loop.time()))
@@ -61,7 +64,7 @@ class Trouble:
         if fault.who == STORE:
             self._befall_store(fault, moment)
             return
-        part = self._parts[fault.who]
+        part = self._find(fault)
         match moment:
             case "crash":
                 self.crashes += 1
@@ -77,6 +80,14 @@ class Trouble:
             case "jump":
                 self._ledger.clocks_jumped = True
                 part.jump(fault.seconds)
+
+    def _find(self, fault: Fault) -> Part:
+        """Return whom a fault befalls: the same until it is over."""
+        found = self._befallen.get(fault)
+        if found is None:
+            name = self._ledger.led_by.partition(".")[0] or "d1" if fault.who == LEADER else fault.who
+            found = self._befallen[fault] = self._parts[name]
+        return found
 
     def _befall_store(self, fault: Fault, moment: str) -> None:
         match moment:

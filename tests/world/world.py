@@ -25,7 +25,8 @@ from drr.dispatcher.engine import Engine
 from drr.model import NodePolicy, TenantPath
 from drr_backends.memory import MemoryBackend
 from drr_backends.memory.store import Store
-from tests.world.cast import LEASE, ClientPart, DispatcherPart, Part, Stage, WorkerPart
+from tests.world.cast import LEASE, BulkPart, ClientPart, DispatcherPart, Part, Stage, WorkerPart
+from tests.world.fairness import Contest
 from tests.world.invariants import check_end, check_engine, check_gone, check_takeover, describe_stuck
 from tests.world.jobs import Journal
 from tests.world.ledger import Ledger
@@ -56,6 +57,10 @@ class Report:
     lost_attempts: int = 0
     takeovers: int = 0
     crashes: int = 0
+    horizon: float = 0.0
+    """How long two siblings were compared, in bounds of theirs."""
+    drift: float = 0.0
+    """By how much they drifted apart, as a part of the bound."""
     seconds: float = 0.0
 
     def __str__(self) -> str:
@@ -88,8 +93,15 @@ class World:
         self.dispatchers = [DispatcherPart(stage, f"d{number + 1}") for number in range(scene.dispatchers)]
         self.workers = [WorkerPart(stage, f"w{number}", slots) for number, slots in enumerate(scene.slots, 1)]
         self.clients = [ClientPart(stage, f"c{number}", orders) for number, orders in enumerate(scene.orders, 1)]
-        self.parts: list[Part] = [*self.dispatchers, *self.workers, *self.clients]
-        self.engine: Engine | None = None
+        bulk = [BulkPart(stage, scene.bulk)] if scene.bulk else []
+        self.submitters: list[ClientPart | BulkPart] = [*self.clients, *bulk]
+        self.parts: list[Part] = [*self.dispatchers, *self.workers, *self.submitters]
+        since, most_left = scene.trouble + LEASE + 4.0, sum(scene.slots) * (LEASE + 1.0)
+        self.contest = Contest(self.ledger, self.store, since, most_left)
+        if scene.bulk:
+            self.ledger.watchers.append(self.contest.watch)
+        self.engines: dict[str, Engine] = {}
+        """Of all leaders that have loaded, by token."""
 
     def _kill(self, life: Life) -> None:
         if life.alive:
@@ -109,7 +121,7 @@ class World:
             self.report.crashes += trouble.crashes
             if await self._quiet():
                 self._check()
-            for part in (*self.clients, *self.workers, *self.dispatchers):
+            for part in (*self.submitters, *self.workers, *self.dispatchers):
                 part.leave()
                 await asyncio.sleep(0.1)
             with anyio.move_on_after(30.0) as late:
@@ -149,14 +161,16 @@ class World:
         return record is not None and part.hands is not None and part.hands.incarnation == record.incarnation
 
     def _check(self) -> None:
+        self.contest.check()
         check_end(self.ledger, self.journal, self.store)
         for part in self.workers:
             idle = part.hands is not None and part.hands.idle
             self.ledger.expect(idle and self._is_back(part), f"{part.name} is not idle, or not on record")
-        if self.engine is None or self.engine.token != self.store.leader.token:
+        engine = self.engines.get(self.store.leader.token)
+        if engine is None:
             self.ledger.blame("nobody leads")
         else:
-            check_engine(self.ledger, self.engine, self.store)
+            check_engine(self.ledger, engine, self.store)
 
     def _make_report(self) -> Report:
         report, ledger = self.report, self.ledger
@@ -168,6 +182,8 @@ class World:
         report.attempts = len(self.journal.runs)
         report.lost_attempts = sum(usage for (_, name), usage in ledger.books.usage.items() if name == "lost")
         report.takeovers = ledger.takeovers
+        report.horizon = self.contest.horizon / self.contest.bound
+        report.drift = self.contest.drift / self.contest.bound
         report.seconds = asyncio.get_running_loop().time()
         return report
 
@@ -175,7 +191,7 @@ class World:
 
     def made(self, engine: Engine, snapshot: Snapshot) -> None:
         """A leader has loaded."""
-        self.engine = engine
+        self.engines[engine.token] = engine
         check_takeover(self.ledger, engine, snapshot)
 
 
