@@ -17,7 +17,7 @@ from typing import Any, cast
 import anyio
 
 from drr.backend import Backend
-from drr.client import Client, Submission
+from drr.client import Client, Handle, Submission
 from drr.clock import Clock
 from drr.dispatcher import Dispatcher
 from drr.errors import BackendError, DrrError, JobCancelled, JobExpired, JobFailed, StoreUnavailable, WorkerNameInUse
@@ -198,6 +198,11 @@ class WorkerPart(Part):
             stage.ledger.note(life.name, "gives up", str(error))
         return False
 
+    def drain(self) -> None:
+        """Tell it to stop."""
+        if self.life is not None and self.life.alive and self.worker is not None:
+            self.worker.stop()
+
     @property
     def hands(self) -> Hands | None:
         """What the worker has in hand, while it is at work."""
@@ -228,19 +233,28 @@ class ClientPart(Part):
                 pause, order = self._orders[self._next]
                 self._next += 1  # whatever becomes of it: another life must not submit it once more
                 await life.sleep(pause)
-                try:
-                    handle = await client.submit(
-                        "work", [order.label, order.seconds, order.failures], tenant=order.tenant, **order.options
-                    )
-                except BackendError as error:
-                    self.stage.ledger.note(life.name, "submit failed", order.label, str(error))
+                handle = await self._submit(client, order, life)
+                if handle is None:
                     continue
-                self.stage.ledger.acknowledge(handle.id, order.label, life.name)
                 if order.cancel_after is not None or order.waits:
                     following.start_soon(self._follow, handle, order, life)
         return True
 
-    async def _follow(self, handle: Any, order: Order, life: Life) -> None:
+    async def _submit(self, client: Client, order: Order, life: Life) -> Handle[Any] | None:
+        """Submit, under an idempotency key a second time if it is not known what became of the first."""
+        for _ in range(2 if "key" in order.options else 1):
+            try:
+                handle = await client.submit(
+                    "work", [order.label, order.seconds, order.failures], tenant=order.tenant, **order.options
+                )
+            except BackendError as error:
+                self.stage.ledger.note(life.name, "submit failed", order.label, str(error))
+            else:
+                self.stage.ledger.acknowledge(handle.id, order.label, life.name)
+                return handle
+        return None
+
+    async def _follow(self, handle: Handle[Any], order: Order, life: Life) -> None:
         try:
             if order.cancel_after is not None:
                 await life.sleep(order.cancel_after)
@@ -250,7 +264,7 @@ class ClientPart(Part):
         except (StoreUnavailable, TimeoutError) as error:
             self.stage.ledger.note(life.name, "lost sight of", order.label, type(error).__name__)
 
-    async def _wait(self, handle: Any, order: Order) -> None:
+    async def _wait(self, handle: Handle[Any], order: Order) -> None:
         ledger = self.stage.ledger
         try:
             value = await handle.result(timeout=8.0)

@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from itertools import count
 from typing import Any, Final
 from unittest.mock import patch
 
 from drr.backend import Commit, Peek, WorkerRecord
 from drr.core.scheduler import Scheduler
-from drr.dispatcher import liveness
+from drr.dispatcher import closing, ledger, liveness
+from drr.dispatcher.batch import Batch
 from drr.dispatcher.liveness import Gone, Liveness
-from drr.model import Completion, Header, NodePolicy, TenantPath
+from drr.model import Completion, Header, JobSpec, NodePolicy, Outcome, TenantPath
+from drr.worker.state import Hands, Reported
 from drr_backends.memory import MemoryBackend, adapter, passes
 from drr_backends.memory.store import Store
 from tests.world.cast import DispatcherPart
@@ -112,6 +115,79 @@ def weights_forgotten() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def caps_forgotten() -> Iterator[None]:
+    """Nobody has a cap."""
+
+    def policies(part: DispatcherPart) -> Mapping[str | TenantPath, NodePolicy]:
+        return {name: replace(policy, hard_cap=None) for name, policy in part.stage.policies.items()}
+
+    with patch.object(DispatcherPart, "policies", property(policies)):
+        yield
+
+
+@contextmanager
+def retries_are_new_submits() -> Iterator[None]:
+    """A submit that is repeated is another one to the store."""
+    numbers = count(1)
+
+    async def submit(self: Link, client: str, call: int, jobs: Sequence[JobSpec]) -> object:
+        return await self._call("submit", client, next(numbers), jobs)
+
+    with patch.object(Link, "submit", submit, create=True):
+        yield
+
+
+@contextmanager
+def pending_entries_run_again() -> Iterator[None]:
+    """A worker that reads its pending entries does not know which of them it has run already."""
+    with patch.object(Reported, "__contains__", lambda self, token: False):
+        yield
+
+
+@contextmanager
+def one_slot_more() -> Iterator[None]:
+    """A worker takes one attempt more than it has slots."""
+    room = Hands.room
+
+    def more(self: Hands, pool: str) -> int:
+        return room(self, pool) + 1 if self.taking else 0
+
+    with patch.object(Hands, "room", more):
+        yield
+
+
+@contextmanager
+def failures_are_free() -> Iterator[None]:
+    """An attempt that failed is not in the accounts."""
+    book = ledger.book_attempt
+
+    def book_others(batch: Batch, header: Header, outcome: Outcome, held: float, charged: float) -> None:
+        if outcome is not Outcome.FAILED:
+            book(batch, header, outcome, held, charged)
+
+    with patch.object(closing, "book_attempt", book_others):
+        yield
+
+
+@contextmanager
+def failures_are_final() -> Iterator[None]:
+    """A job that has failed is not tried again, whatever its policy."""
+    with patch.object(closing, "retry_pause", lambda *_: None):
+        yield
+
+
+@contextmanager
+def nobody_resigns() -> Iterator[None]:
+    """A dispatcher that leaves goes on leading by what the store says."""
+
+    def resign(self: Store, token: str) -> None:
+        """Do nothing."""
+
+    with patch.object(Store, "resign", resign):
+        yield
+
+
 CONTROLS: Final[dict[str, tuple[Control, str]]] = {
     "no-fence": (no_fence, r"a commit under .* was accepted|pass \d+ follows"),
     "wall-clock": (lease_by_wall_clock, r"was declared dead"),
@@ -119,5 +195,12 @@ CONTROLS: Final[dict[str, tuple[Control, str]]] = {
     "report-only": (release_on_report_only, r"not everything ended: leases \['"),
     "accounts-forgotten": (accounts_forgotten, r"a new leader begins with"),
     "weights-forgotten": (weights_forgotten, r"siblings drifted apart"),
+    "caps-forgotten": (caps_forgotten, r"initech holds 3, its cap is 2"),
+    "submits-repeated": (retries_are_new_submits, r"the submit of \d+ added 2 jobs"),
+    "pending-again": (pending_entries_run_again, r"was run 2 times"),
+    "one-slot-more": (one_slot_more, r"ran \d jobs at once"),
+    "failures-free": (failures_are_free, r"attempts in the accounts"),
+    "failures-final": (failures_are_final, r"ended as failed"),
+    "nobody-resigns": (nobody_resigns, r"still leads though everybody has left"),
 }
 """By name: the control, and what is to be found wrong because of it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from drr.backend import NodeKey, Snapshot
 from drr.core.invariants import check as check_core
@@ -11,17 +11,21 @@ from drr.dispatcher.engine import Engine
 from drr.model import JobState, NodeState
 from drr.payload import unpack_result
 from drr_backends.memory.store import Store
-from tests.world.jobs import Journal
+from tests.world.jobs import Journal, Order
 from tests.world.ledger import FRACTIONS, Ledger
 from tests.world.network import Network
 
+POISON_AFTER = 3
+"""Lost attempts after which a job is given up, as the dispatchers have it by default."""
 SLACK = 1e-5
 """Seconds by which two measures of one attempt may differ: accounts are in whole millionths."""
 
 
-def check_end(ledger: Ledger, journal: Journal, store: Store) -> None:
-    """Nothing lost, nothing twice, nothing held, and every attempt in the accounts."""
+def check_end(ledger: Ledger, journal: Journal, store: Store, orders: Mapping[int, Order]) -> None:
+    """Nothing lost, nothing twice, nothing held, and every attempt in the accounts. ``orders``: by label."""
     check_jobs(ledger, store)
+    check_states(ledger, orders)
+    check_runs(ledger, journal)
     check_results(ledger, journal)
     check_slots(ledger, store)
     check_accounts(ledger, store)
@@ -41,6 +45,23 @@ def check_jobs(ledger: Ledger, store: Store) -> None:
             ledger.expect(kept == books.completions[job_id], f"the outcome of {job_id} is {kept}")
     for job_id in books.added:
         ledger.expect(job_id in books.completions, f"{job_id} was taken in and is lost")
+
+
+def check_states(ledger: Ledger, orders: Mapping[int, Order]) -> None:
+    """Every job ended as it was made to end, or was given up after enough losses."""
+    for job_id, completion in ledger.books.completions.items():
+        order = orders[ledger.books.added[job_id]]
+        poisoned = completion.state is JobState.DEAD and completion.attempt >= POISON_AFTER
+        ledger.expect(
+            completion.state in order.ends or poisoned,
+            f"{job_id} ended as {completion.state} at attempt {completion.attempt}; it was {order}",
+        )
+
+
+def check_runs(ledger: Ledger, journal: Journal) -> None:
+    """No attempt was run twice, unless the store forgot that it had been started."""
+    for (job_id, attempt), runs in journal.by_attempt.items():
+        ledger.expect(len(runs) == 1 or ledger.losses, f"attempt {attempt} of {job_id} was run {len(runs)} times")
 
 
 def check_results(ledger: Ledger, journal: Journal) -> None:

@@ -5,6 +5,7 @@ A job says itself how it will end, so that every end can be checked: `Order` tra
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 from drr.client.submission import JobOptions
 from drr.errors import RetryAfter
-from drr.model import RetryPolicy
+from drr.model import JobState, RetryPolicy
 from drr.worker import Context
 from tests.world.life import Life
 
@@ -34,8 +35,20 @@ class Order:
     options: JobOptions = field(default_factory=JobOptions)
 
     @property
-    def organisation(self) -> str:
-        return self.tenant.partition("/")[0]
+    def ends(self) -> set[JobState]:
+        """How it may end, apart from being given up after too many losses."""
+        retry = self.options.get("retry")
+        attempts = retry.attempts if isinstance(retry, RetryPolicy) else 1
+        timeout = self.options.get("timeout")
+        found = {JobState.FAILED if self.failures >= attempts else JobState.SUCCEEDED}
+        if timeout is not None:
+            # A stop makes any attempt late. One that was too long from the start cannot end well.
+            found = {JobState.FAILED} if timeout < self.seconds else found | {JobState.FAILED}
+        if self.cancel_after is not None:
+            found.add(JobState.CANCELLED)
+        if "deadline" in self.options:
+            found.add(JobState.EXPIRED)
+        return found
 
 
 def draw_order(rng: Random, label: int, tenants: Sequence[str]) -> Order:
@@ -85,6 +98,9 @@ class Journal:
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
+        self.running: Counter[Life] = Counter()
+        self.peaks: Counter[Life] = Counter()
+        """Most handlers at work at once, by their worker's life."""
         self.by_attempt: dict[tuple[str, int], list[Run]] = {}
 
     async def handle(self, life: Life, now: Any, context: Context, label: int, seconds: float, failures: int) -> str:
@@ -92,8 +108,16 @@ class Journal:
         run = Run(context.job_id, label, context.attempt, life, now())
         self.runs.append(run)
         self.by_attempt.setdefault((run.job_id, run.attempt), []).append(run)
-        await life.sleep(seconds)
-        run.ended = now()
+        self.running[life] += 1
+        self.peaks[life] = max(self.peaks[life], self.running[life])
+        if label % 5 == 0:
+            context.report_progress(0.5, "half of nothing")
+        try:
+            await life.sleep(seconds)
+        finally:
+            self.running[life] -= 1
+        if life.alive:
+            run.ended = now()
         if context.failures < failures:
             run.failed = True
             if label % 2:

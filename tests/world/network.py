@@ -36,6 +36,7 @@ class Weather:
     lost: float = 0.0
     reply_lost: float = 0.0
     late: float = 0.0
+    late_at_commit: float = 0.0
     latest: float = 3.0
     slow: float = 0.0
     slowest: float = 1.0
@@ -133,15 +134,17 @@ class Network:
             self._lose(call, number, there)
             return
         if weather is not FAIR:
-            killed = weather.killed_at_commit if name == "commit" else weather.killed
-            if rng.random() < killed:
+            committing = name == "commit"
+            if rng.random() < (weather.killed_at_commit if committing else weather.killed):
                 call.dies = rng.choice(("before", "carried out", "answered"))
             if luck < weather.lost:
                 self._lose(call, number, there)
                 return
             luck -= weather.lost
             call.reply_lost = luck < weather.reply_lost
-            call.late = not call.reply_lost and luck < weather.reply_lost + weather.late
+            call.late = not call.reply_lost and luck - weather.reply_lost < (
+                weather.late_at_commit if committing else weather.late
+            )
             if call.late:
                 self._loop.call_later(there, self._fail, call, "no answer in time")
                 there += rng.random() * weather.latest

@@ -31,6 +31,7 @@ class Fault:
 
     crash    it dies as by SIGKILL, and begins anew soon
     leave    it is cancelled, as by a host that shuts down, and begins anew soon
+    drain    it is a worker that is told to stop, as by SIGTERM, and begins anew soon
     stop     it is stopped, and continued after ``seconds``
     cut      nothing that it sends arrives, for ``seconds``
     jump     its wall clock jumps by ``seconds``
@@ -66,6 +67,11 @@ class Scene:
     names: list[str] = field(init=False)
     """Of all participants."""
 
+    @property
+    def by_label(self) -> dict[int, Order]:
+        """All orders."""
+        return {order.label: order for order in (*(each for client in self.orders for _, each in client), *self.bulk)}
+
     def __post_init__(self) -> None:
         self.names = [
             *(f"d{number + 1}" for number in range(self.dispatchers)),
@@ -76,15 +82,17 @@ class Scene:
 
 
 TROUBLE: Final = 6.0
-CONTESTS: Final = 0.2
-"""Part of the scenes that have one."""
+FAULT_RATE: Final = 1.0
+"""Faults per second."""
+CONTESTS: Final = 8
+"""Every so many seeds there is one."""
 QUIET_TENANTS: Final = ["initech/web", "umbrella/web"]
 
 
 def draw_scene(seed: int) -> Scene:
     """Return the plan of a world of many faults."""
     rng = Random(seed)
-    if rng.random() < CONTESTS:
+    if seed % CONTESTS == 0:
         orders = [draw_orders(rng, client, QUIET_TENANTS) for client in (1,)]
         scene = Scene(str(seed), 2, [1, 1, 1], orders, draw_weather(rng), draw_contest(rng), trouble=TROUBLE)
     else:
@@ -121,6 +129,7 @@ def draw_weather(rng: Random) -> Weather:
         lost=some(0.04),
         reply_lost=some(0.04),
         late=some(0.02),
+        late_at_commit=some(0.06),
         slow=some(0.04),
         killed=some(0.004),
         killed_at_commit=some(0.04),
@@ -129,13 +138,13 @@ def draw_weather(rng: Random) -> Weather:
 
 def draw_faults(rng: Random, scene: Scene) -> list[Fault]:
     """Return what befalls whom: of some kinds several, of others none."""
-    chances = [("crash", 1.0), ("stop", 0.6), ("cut", 0.4), ("leave", 0.4)]
+    chances = [("crash", 1.0), ("stop", 0.6), ("cut", 0.4), ("leave", 0.4), ("drain", 0.4)]
     kinds = [kind for kind, chance in chances if rng.random() < chance]
     faults = []
-    at = rng.expovariate(0.7)
+    at = rng.expovariate(FAULT_RATE)
     while at < scene.trouble:
         faults.append(draw_fault(rng, at, rng.choice(kinds), scene))
-        at += rng.expovariate(0.7)
+        at += rng.expovariate(FAULT_RATE)
     faults += [draw_jump(rng, scene) for _ in range(rng.choice((0, 0, 1, 3)))]
     if rng.random() < 0.3:
         lost = rng.choice((0.0, rng.random(), 1.0))
@@ -146,7 +155,10 @@ def draw_faults(rng: Random, scene: Scene) -> list[Fault]:
 
 def draw_fault(rng: Random, at: float, kind: str, scene: Scene) -> Fault:
     """Return a fault of a kind. A stop or cut may be longer than any lease."""
-    who = LEADER if rng.random() < 0.25 else rng.choice(scene.names)
+    workers = [name for name in scene.names if name.startswith("w")]
+    who = rng.choice([LEADER, rng.choice(workers), rng.choice(workers), rng.choice(scene.names)])
+    if kind == "drain":
+        return Fault(at, kind, rng.choice(workers))
     if kind in ("stop", "cut"):
         return Fault(at, kind, who, rng.choice((0.3, 1.0, 5.0)) * (0.5 + rng.random()))
     return Fault(at, kind, who)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 
 from drr_backends.memory.store import Store
-from tests.world.cast import Part
+from tests.world.cast import Part, WorkerPart
 from tests.world.ledger import Books, Ledger
 from tests.world.life import Life
 from tests.world.memory import Image, go_back, image
@@ -71,6 +71,8 @@ class Trouble:
                 part.crash()
             case "leave":
                 part.pause()
+            case "drain" if isinstance(part, WorkerPart):
+                part.drain()
             case "stop":
                 part.stop()
             case "continue":

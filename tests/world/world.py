@@ -55,6 +55,7 @@ class Report:
     acknowledged: int = 0
     attempts: int = 0
     lost_attempts: int = 0
+    """Those that were lost or handed back."""
     takeovers: int = 0
     crashes: int = 0
     horizon: float = 0.0
@@ -161,11 +162,15 @@ class World:
         return record is not None and part.hands is not None and part.hands.incarnation == record.incarnation
 
     def _check(self) -> None:
-        self.contest.check()
-        check_end(self.ledger, self.journal, self.store)
+        if self.ledger.books.settings:
+            self.contest.check()
+        check_end(self.ledger, self.journal, self.store, self.scene.by_label)
         for part in self.workers:
             idle = part.hands is not None and part.hands.idle
             self.ledger.expect(idle and self._is_back(part), f"{part.name} is not idle, or not on record")
+            for life, peak in self.journal.peaks.items():
+                many = peak > part.slots and life.name.startswith(f"{part.name}.")
+                self.ledger.expect(not many, f"{life.name} ran {peak} jobs at once in {part.slots} slots")
         engine = self.engines.get(self.store.leader.token)
         if engine is None:
             self.ledger.blame("nobody leads")
@@ -180,7 +185,9 @@ class World:
         report.failed = self.network.failed
         report.acknowledged = len(ledger.acknowledged)
         report.attempts = len(self.journal.runs)
-        report.lost_attempts = sum(usage for (_, name), usage in ledger.books.usage.items() if name == "lost")
+        report.lost_attempts = sum(
+            usage for (_, name), usage in ledger.books.usage.items() if name in ("lost", "returned")
+        )
         report.takeovers = ledger.takeovers
         report.horizon = self.contest.horizon / self.contest.bound
         report.drift = self.contest.drift / self.contest.bound
