@@ -53,7 +53,7 @@ def check_states(ledger: Ledger, orders: Mapping[int, Order]) -> None:
         order = orders[ledger.books.added[job_id]]
         poisoned = completion.state is JobState.DEAD and completion.attempt >= POISON_AFTER
         ledger.expect(
-            completion.state in order.ends or poisoned,
+            completion.state in order.ends(ledger.stopped) or poisoned,
             f"{job_id} ended as {completion.state} at attempt {completion.attempt}; it was {order}",
         )
 

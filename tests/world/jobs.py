@@ -34,16 +34,21 @@ class Order:
     waits: bool = False
     options: JobOptions = field(default_factory=JobOptions)
 
-    @property
-    def ends(self) -> set[JobState]:
-        """How it may end, apart from being given up after too many losses."""
+    def ends(self, stopped: bool) -> set[JobState]:
+        """How it may end, apart from being given up after too many losses.
+
+        ``stopped``: some worker was. Then an attempt that was fast enough may be late, and one that was too slow may
+        have its result when its worker goes on, before anybody notices that its time is over.
+        """
         retry = self.options.get("retry")
         attempts = retry.attempts if isinstance(retry, RetryPolicy) else 1
         timeout = self.options.get("timeout")
         found = {JobState.FAILED if self.failures >= attempts else JobState.SUCCEEDED}
         if timeout is not None:
-            # A stop makes any attempt late. One that was too long from the start cannot end well.
-            found = {JobState.FAILED} if timeout < self.seconds else found | {JobState.FAILED}
+            if timeout < self.seconds and not stopped:
+                found = {JobState.FAILED}
+            elif stopped:
+                found.add(JobState.FAILED)
         if self.cancel_after is not None:
             found.add(JobState.CANCELLED)
         if "deadline" in self.options:

@@ -104,6 +104,8 @@ class Ledger:
         self.led_by = ""
         """Which life won the last election."""
         self.clocks_jumped = False
+        self.stopped = False
+        """Whether a participant was, for a while."""
         self.watchers: list[Callable[[Commit], None]] = []
         self._now = now
         self._caps = caps

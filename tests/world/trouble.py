@@ -74,6 +74,7 @@ class Trouble:
             case "drain" if isinstance(part, WorkerPart):
                 part.drain()
             case "stop":
+                self._ledger.stopped = True
                 part.stop()
             case "continue":
                 part.go_on()
