@@ -22,6 +22,7 @@ from drr.worker.state import Hands, Reported
 from drr_backends.memory import MemoryBackend, adapter, passes
 from drr_backends.memory.store import Store
 from tests.world.cast import DispatcherPart
+from tests.world.ledger import Ledger
 from tests.world.life import Life
 from tests.world.network import Link
 
@@ -188,6 +189,13 @@ def nobody_resigns() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def nothing_may_be_lost() -> Iterator[None]:
+    """No rule of drr, but one of the worlds: that a restart of the store may take back what came last."""
+    with patch.object(Ledger, "may_be_lost", lambda self, job_id: False):
+        yield
+
+
 CONTROLS: Final[dict[str, tuple[Control, str]]] = {
     "no-fence": (no_fence, r"a commit under .* was accepted|pass \d+ follows"),
     "wall-clock": (lease_by_wall_clock, r"was declared dead"),
@@ -201,6 +209,7 @@ CONTROLS: Final[dict[str, tuple[Control, str]]] = {
     "one-slot-more": (one_slot_more, r"ran \d jobs at once"),
     "failures-free": (failures_are_free, r"attempts in the accounts"),
     "failures-final": (failures_are_final, r"ended as failed"),
+    "nothing-lost": (nothing_may_be_lost, r"was acknowledged and is lost"),
     "nobody-resigns": (nobody_resigns, r"still leads though everybody has left"),
 }
 """By name: the control, and what is to be found wrong because of it."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from random import Random
 from typing import Any, Final, Protocol
@@ -47,6 +48,21 @@ class Weather:
 FAIR: Final = Weather()
 
 
+class Fate(Enum):
+    """What becomes of a call; see the top of this module."""
+
+    GOOD = ""
+    LOST = "lost"
+    REPLY_LOST = "reply lost"
+    LATE = "late"
+    KILLED_BEFORE = "killed before"
+    KILLED_AFTER = "killed after"
+    KILLED_ANSWERED = "killed on the answer"
+
+
+KILLING: Final = frozenset({Fate.KILLED_BEFORE, Fate.KILLED_AFTER, Fate.KILLED_ANSWERED})
+
+
 class Witness(Protocol):
     """Sees what the store has carried out, at the instant when it has."""
 
@@ -57,16 +73,14 @@ class Witness(Protocol):
 
 @dataclass(slots=True)
 class Call:
-    """A call under way. ``dies``: where its caller is killed, or empty."""
+    """A call under way."""
 
     life: Life
     name: str
     answer: asyncio.Future[Any]
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
-    dies: str = ""
-    reply_lost: bool = False
-    late: bool = False
+    fate: Fate = Fate.GOOD
 
 
 def finish(coroutine: Coroutine[Any, Any, Any]) -> object:
@@ -86,8 +100,8 @@ class Network:
         self.witness = witness
         self.kill = kill
         self.weather = FAIR
-        self.fail_at, self.fail_after = 0, False
-        """The call that fails whatever the weather, counted from 1, and whether it is carried out."""
+        self.fail_at, self.fail_how = 0, Fate.LOST
+        """The call that goes wrong whatever the weather, counted from 1, and how."""
         self.failed = ""
         """Which it was."""
         self.down = False
@@ -125,35 +139,38 @@ class Network:
     def _send(
         self, call: Call, number: int, rng: Random, name: str, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
-        weather, luck = self.weather, rng.random()
+        weather = self.weather
         there, back = self._way(rng, weather), self._way(rng, weather)
-        struck = self.calls == self.fail_at
-        if struck:
-            self.failed, call.reply_lost = call.name, self.fail_after
-        if self.down or call.life.cut_off_until > self._loop.time() or (struck and not self.fail_after):
-            self._lose(call, number, there)
+        if self.calls == self.fail_at:
+            self.failed, call.fate = name, self.fail_how
+        elif self.down or call.life.cut_off_until > self._loop.time():
+            call.fate = Fate.LOST
+        elif weather is not FAIR:
+            call.fate = self._draw_fate(rng, weather, name == "commit")
+        if call.fate is Fate.LOST:
+            self._end(call, number)
+            self._loop.call_later(there, self._fail, call, "the request was lost")
             return
-        if weather is not FAIR:
-            committing = name == "commit"
-            if rng.random() < (weather.killed_at_commit if committing else weather.killed):
-                call.dies = rng.choice(("before", "carried out", "answered"))
-            if luck < weather.lost:
-                self._lose(call, number, there)
-                return
-            luck -= weather.lost
-            call.reply_lost = luck < weather.reply_lost
-            call.late = not call.reply_lost and luck - weather.reply_lost < (
-                weather.late_at_commit if committing else weather.late
-            )
-            if call.late:
-                self._loop.call_later(there, self._fail, call, "no answer in time")
-                there += rng.random() * weather.latest
-        if call.dies == "before":
-            self._end(call, number, "killed before")
-            self.kill(call.life)
-            self._fail(call, "the caller is dead")
+        if call.fate is Fate.KILLED_BEFORE:
+            self._end(call, number)
+            self._die(call)
             return
+        if call.fate is Fate.LATE:
+            self._loop.call_later(there, self._fail, call, "no answer in time")
+            there += rng.random() * weather.latest
         call.timer = self._loop.call_later(there, self._arrive, call, number, back, args, keywords)
+
+    @staticmethod
+    def _draw_fate(rng: Random, weather: Weather, committing: bool) -> Fate:
+        if rng.random() < (weather.killed_at_commit if committing else weather.killed):
+            return rng.choice((Fate.KILLED_BEFORE, Fate.KILLED_AFTER, Fate.KILLED_ANSWERED))
+        luck = rng.random()
+        late = weather.late_at_commit if committing else weather.late
+        for chance, fate in ((weather.lost, Fate.LOST), (weather.reply_lost, Fate.REPLY_LOST), (late, Fate.LATE)):
+            if luck < chance:
+                return fate
+            luck -= chance
+        return Fate.GOOD
 
     @staticmethod
     def _way(rng: Random, weather: Weather) -> float:
@@ -192,17 +209,16 @@ class Network:
     def _reply(self, call: Call, number: int, back: float, result: object) -> None:
         self._under_way.pop(number, None)
         outcome = type(result).__name__ if isinstance(result, Exception) else "done"
-        self.witness.note(call.life.name, call.name, outcome, call.dies, "reply lost" if call.reply_lost else "")
-        if call.dies == "carried out":
-            self.kill(call.life)
-            self._fail(call, "the caller is dead")  # it may wait shielded from its own end
-        elif call.reply_lost:
+        self.witness.note(call.life.name, call.name, outcome, call.fate.value)
+        if call.fate is Fate.KILLED_AFTER:
+            self._die(call)
+        elif call.fate is Fate.REPLY_LOST:
             self._loop.call_later(back, self._fail, call, "the reply was lost")
         else:
             self._loop.call_later(back, self._deliver, call, result)
 
     def _deliver(self, call: Call, result: object) -> None:
-        if call.dies == "answered":
+        if call.fate is Fate.KILLED_ANSWERED:
             self.kill(call.life)
         if call.answer.done():
             return
@@ -211,13 +227,14 @@ class Network:
         else:
             call.answer.set_result(result)
 
-    def _lose(self, call: Call, number: int, there: float) -> None:
-        self._end(call, number, "lost")
-        self._loop.call_later(there, self._fail, call, "the request was lost")
+    def _die(self, call: Call) -> None:
+        """The caller dies of its call. It is answered, for it may wait shielded from its own end."""
+        self.kill(call.life)
+        self._fail(call, "the caller is dead")
 
-    def _end(self, call: Call, number: int, how: str) -> None:
+    def _end(self, call: Call, number: int) -> None:
         self._under_way.pop(number, None)
-        self.witness.note(call.life.name, call.name, how)
+        self.witness.note(call.life.name, call.name, call.fate.value)
 
     @staticmethod
     def _fail(call: Call, why: str) -> None:
@@ -240,6 +257,14 @@ class Network:
                 call.task.cancel()
             self._loop.call_soon(self._fail, call, "the connection broke")
         self._under_way.clear()
+
+    def spare_lives(self) -> None:
+        """Let nobody die of a call any more."""
+        for call in self._under_way.values():
+            if call.fate in KILLING:
+                call.fate = Fate.GOOD
+        if self.fail_how in KILLING:
+            self.fail_at = 0
 
     @property
     def strays(self) -> int:

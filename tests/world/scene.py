@@ -9,7 +9,7 @@ from typing import Final
 
 from drr.client.submission import JobOptions
 from tests.world.jobs import KEPT, Order, draw_order
-from tests.world.network import FAIR, Weather
+from tests.world.network import FAIR, Fate, Weather
 
 TENANTS: Final = ["acme/web", "acme/batch", "globex/mail", "initech/web"]
 CAPS: Final = {"initech": 2}
@@ -49,7 +49,7 @@ class Fault:
 class Scene:
     """The plan of a world. ``slots``: of each worker; ``orders``: of each client, with pauses before them.
 
-    ``fail_at``: the call that fails whatever the weather, counted from 1, or 0; ``after``: when it was carried out.
+    ``fail_at``: the call that goes wrong whatever the weather, counted from 1, or 0; ``fail_how``: in which way.
     """
 
     seed: str
@@ -63,7 +63,7 @@ class Scene:
     trouble: float = 0.0
     """Seconds for which faults happen."""
     fail_at: int = 0
-    after: bool = False
+    fail_how: Fate = Fate.LOST
     names: list[str] = field(init=False)
     """Of all participants."""
 

@@ -1,5 +1,7 @@
 """Fail the N-th call of a world, for N = 1, 2, ... until a run is clean: before it is carried out, and after.
 
+Either its caller sees no more than that the store did not answer, or it dies there, and begins anew.
+
 Every call of every participant is counted: of dispatcher, worker and client. The world is small and nothing else goes
 wrong in it, so whatever is wrong in the end comes of that one call.
 """
@@ -13,6 +15,7 @@ import pytest
 
 from drr.model import RetryPolicy
 from tests.world.jobs import KEPT, Order
+from tests.world.network import Fate
 from tests.world.scene import Scene
 from tests.world.world import Report, run_scene
 
@@ -30,16 +33,19 @@ ORDERS = [
 ]
 
 
-def run(number: int, after: bool) -> Report:
-    """Run the small world with its ``number``-th call failing."""
-    return run_scene(Scene("every call", 1, [2], [ORDERS], fail_at=number, after=after))
+def run(number: int, how: Fate) -> Report:
+    """Run the small world with its ``number``-th call going wrong."""
+    return run_scene(Scene("every call", 1, [2], [ORDERS], fail_at=number, fail_how=how))
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_every_call_may_fail(after: bool) -> None:
+WAYS = [Fate.LOST, Fate.REPLY_LOST, Fate.KILLED_BEFORE, Fate.KILLED_AFTER]
+
+
+@pytest.mark.parametrize("how", WAYS, ids=lambda how: how.value.replace(" ", "-"))
+def test_every_call_may_fail(how: Fate) -> None:
     failures: Counter[str] = Counter()
     for number in range(1, MOST):
-        report = run(number, after)
+        report = run(number, how)
         assert not report.wrong, f"call {number}, {report.failed}: {report.wrong}"
         if not report.failed:
             break

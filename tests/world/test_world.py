@@ -17,7 +17,7 @@ import pytest
 from tests.world.world import Report, replay, run_world
 
 SEEDS = 200
-BOX = 20.0
+BOX = 18.0
 """Seconds of wall time after which no further seed is begun."""
 LEAST_SEEDS = 20
 SOAK_SEEDS = int(os.environ.get("DRR_WORLD_SEEDS", "100000"))

@@ -86,7 +86,7 @@ class World:
         self.store = Store(self.store_life)
         self.ledger = Ledger(loop.time, CAPS, LEASE)
         self.network = Network(MemoryBackend(self.store, self.store_life), self.ledger, self._kill)
-        self.network.fail_at, self.network.fail_after = scene.fail_at, scene.after
+        self.network.fail_at, self.network.fail_how = scene.fail_at, scene.fail_how
         self.journal = Journal()
         policies: dict[str | TenantPath, NodePolicy] = {name: NodePolicy(weight=of) for name, of in WEIGHTS.items()}
         policies.update((name, NodePolicy(hard_cap=cap)) for name, cap in CAPS.items())
@@ -122,6 +122,7 @@ class World:
             self.report.crashes += trouble.crashes
             if await self._quiet():
                 self._check()
+            self.network.spare_lives()  # who dies on the way out cannot leave in good order
             for part in (*self.submitters, *self.workers, *self.dispatchers):
                 part.leave()
                 await asyncio.sleep(0.1)
@@ -155,7 +156,11 @@ class World:
         store = self.store
         work = store.leases or store.lanes or store.delayed or len(store.requests) or self.network.strays
         ordering = any(client.busy for client in self.clients)
-        return bool(work) or ordering or not all(map(self._is_back, self.workers))
+        return bool(work) or ordering or not self._is_led() or not all(map(self._is_back, self.workers))
+
+    def _is_led(self) -> bool:
+        lives = [part.life for part in self.dispatchers if part.life is not None and part.life.alive]
+        return bool(self.store.leader.token) and any(life.name == self.ledger.led_by for life in lives)
 
     def _is_back(self, part: WorkerPart) -> bool:
         record = self.store.workers.get(part.name)
