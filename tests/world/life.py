@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 import anyio
 
 from tests.world.virtual import EPOCH
+
+LAST_WAIT: Final = 0.05
+"""Longest wait of the dead, in seconds."""
 
 
 class Life:
     """From a start to a crash. ``name``: the participant's, and the number of the incarnation.
 
     Dead: nothing that it still does reaches anybody. Its code runs on for a few instants, since cancelling it runs
-    what it has to say on its way out; its calls fail, its waits end at once.
+    what it has to say on its way out; its calls fail, its waits are short.
 
     Stopped: as by SIGSTOP. Its calls under way are carried out, but no answer reaches it and no wait ends.
     """
@@ -39,7 +43,7 @@ class Life:
         return self._loop.time() + EPOCH + self.wall_offset
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds if self.alive and seconds > 0 else 0)
+        await asyncio.sleep(max(0.0, seconds) if self.alive else min(seconds, LAST_WAIT))
         await self.turn()
 
     # --- what is done to it

@@ -145,7 +145,7 @@ def draw_faults(rng: Random, scene: Scene) -> list[Fault]:
     while at < scene.trouble:
         faults.append(draw_fault(rng, at, rng.choice(kinds), scene))
         at += rng.expovariate(FAULT_RATE)
-    faults += [draw_jump(rng, scene) for _ in range(rng.choice((0, 0, 1, 3)))]
+    faults += [draw_jump(rng, scene) for _ in range(rng.choice((0, 0, 1, 4)))]
     if rng.random() < 0.3:
         lost = rng.choice((0.0, rng.random(), 1.0))
         restart_at = 1.0 + rng.random() * (scene.trouble - 1.0)
