@@ -122,9 +122,11 @@ class Contest:
                 side.under, side.over = max(side.under, error), max(side.over, -error)
 
     def _left_over(self, side: Side) -> float:
-        """Return what is on an account, credit or debt, when both begin to wait."""
-        node = self._store.nodes.get(("default", (side.name,)))
-        return abs(node.credit) if node is not None else 0.0
+        """Return what is on an account, credit or debt, when both begin to wait: rounds not yet granted included."""
+        level, node = (self._store.nodes.get(("default", path)) for path in ((), (side.name,)))
+        if level is None or node is None:
+            return 0.0
+        return abs(node.credit) + max(0, level.round - node.granted) * QUANTUM * side.weight
 
     @property
     def bound(self) -> float:
