@@ -9,10 +9,10 @@
          steps are the same (tests count them); what differs are cache misses and the garbage collector's rounds
 
 Each line is one simulation in a process of its own: jobs, makespan, the p99 and longest wait of the others, real
-seconds (CPU seconds in the JSON too), dispatches a second, and the largest resident size of the process, reading included. Exit code 1 if an
+seconds, dispatches a second, and the largest resident size of the process, reading included. Exit code 1 if an
 expectation (see `Case.expect`) is not met; it is named on stderr.
 
-Last line: JSON with ``cases`` by name: ``jobs``, ``makespan_s``, ``others_p99_s``, ``others_max_s``, ``seconds``,
+Last line: JSON with ``cases`` by name: ``jobs``, ``makespan_s``, ``others_p99_s``, ``others_max_s``, ``seconds``, ``cpu_s``,
 ``dispatches_per_s`` and ``max_rss_mb``.
 """
 
