@@ -12,8 +12,8 @@ Each line is one simulation in a process of its own: jobs, makespan, the p99 and
 seconds, dispatches a second, and the largest resident size of the process, reading included. Exit code 1 if an
 expectation (see `Case.expect`) is not met; it is named on stderr.
 
-Last line: JSON with ``cases`` by name: ``jobs``, ``makespan_s``, ``others_p99_s``, ``others_max_s``, ``seconds``, ``cpu_s``,
-``dispatches_per_s`` and ``max_rss_mb``.
+Last line: JSON with ``cases`` by name: ``jobs``, ``makespan_s``, ``others_p99_s``, ``others_max_s``, ``seconds``,
+``cpu_s``, ``dispatches_per_s`` and ``max_rss_mb``.
 """
 
 from __future__ import annotations
