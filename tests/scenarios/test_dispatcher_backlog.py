@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from drr.backend import Attempt, JobSpec, Settings
+from drr.backend import Attempt
 from drr.errors import BacklogFull
-from drr.model import ANY, Lane, NodePolicy, Quota
+from drr.exchange import Settings
+from drr.model import ANY, JobSpec, Lane, NodePolicy, Quota
 from drr_backends.memory.admission import submit
 from tests.helpers.site import Site, running
 from tests.sim.work import count_bytecodes

@@ -1,4 +1,4 @@
-"""Scenarios about slots that must come free: D6, D7 and D10, and S9, through a dispatcher on a store in virtual time."""
+"""Scenarios about slots that must come free (D6, D7, D10) and S9: a dispatcher on a store in virtual time."""
 
 from __future__ import annotations
 
