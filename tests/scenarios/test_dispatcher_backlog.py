@@ -9,8 +9,7 @@ import pytest
 
 from drr.backend import Attempt
 from drr.errors import BacklogFull
-from drr.exchange import Settings
-from drr.model import ANY, JobSpec, Lane, NodePolicy, Quota
+from drr.model import ANY, JobSpec, Lane, NodePolicy, Quota, Settings
 from drr_backends.memory.admission import submit
 from tests.helpers.site import Site, running
 from tests.sim.work import count_bytecodes
