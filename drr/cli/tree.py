@@ -64,6 +64,8 @@ def _workers_table(workers: tuple[WorkerRecord, ...]) -> Table:
     for record in workers:
         slots = ", ".join(f"{count} {pool}" for pool, count in sorted(record.slots.items()))
         state = "draining" if record.draining else "working"
+        if record.blocks:
+            state += f", loop blocked {record.blocks:,}x"
         table.add_row(Text(record.name), slots, str(len(record.held)), state, Text(record.version or "?"))
     return table
 

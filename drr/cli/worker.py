@@ -33,6 +33,9 @@ def worker(
     patience: Annotated[
         float | None, typer.Option(help="Seconds to wait at the start for the store to be there and prepared.")
     ] = None,
+    blocked_after: Annotated[
+        float | None, typer.Option(help="Seconds of a blocked event loop after which the log names the job.")
+    ] = None,
     log_level: LogOption = LogLevel.INFO,
 ) -> None:
     """Run a worker: take jobs from its pools, run their handlers, report how they end.
@@ -56,6 +59,7 @@ def worker(
         heartbeat=heartbeat,
         grace=grace,
         patience=patience,
+        blocked_after=blocked_after,
     )
     start_log(log_level)
     chosen.main()
