@@ -8,6 +8,7 @@ import typer
 
 from drr.cli.fields import DEFAULT_URL, URL_VARIABLE, read_count, read_named
 from drr.cli.loading import load_worker
+from drr.cli.probing import Patience, ProbeOption, answering_probes
 from drr.cli.runtime import LogLevel, LogOption, start_log
 from drr.worker import Worker
 
@@ -36,6 +37,8 @@ def worker(
     blocked_after: Annotated[
         float | None, typer.Option(help="Seconds of a blocked event loop after which the log names the job.")
     ] = None,
+    probe: ProbeOption = None,
+    probe_patience: Patience = 600.0,
     log_level: LogOption = LogLevel.INFO,
 ) -> None:
     """Run a worker: take jobs from its pools, run their handlers, report how they end.
@@ -61,5 +64,7 @@ def worker(
         patience=patience,
         blocked_after=blocked_after,
     )
+    probing = answering_probes(probe, lambda: chosen.health(patience=probe_patience))
     start_log(log_level)
-    chosen.main()
+    with probing:
+        chosen.main()
