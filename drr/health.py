@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from drr.durability import Caution, Level
+
 
 class Reason(StrEnum):
     """Why a process is not ready, or not live. Stable names, for alerts and scripts; ``NONE``: it is ready."""
@@ -67,12 +69,15 @@ class DispatcherHealth(Health):
     """Of a dispatcher. ``state``: "new", "standing by", "loading", "leading", "recovering" or "stopped".
 
     ``leader``: token of the leader as last seen, or empty. ``answered``: seconds since the store last answered;
-    ``committed``: since this dispatcher's last commit. ``None``: never yet.
+    ``committed``: since this dispatcher's last commit. ``None``: never yet. ``durability`` and ``cautions``: what the
+    store said of itself when it was last asked; they make nobody unready.
     """
 
     leader: str
     answered: float | None
     committed: float | None
+    durability: Level
+    cautions: tuple[Caution, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

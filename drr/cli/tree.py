@@ -29,6 +29,8 @@ def print_report(report: Report) -> None:
     console = make_console()
     console.print(Text.assemble(("namespace ", "dim"), (report.namespace, "bold")))
     console.print(_leader_line(report))
+    for remark in report.status.store.cautions.values() if report.status else ():
+        console.print(Text(f"store      warning: {remark}", "yellow"))
     if report.status is None:
         console.print("nothing is described yet: a leader describes its tree within a second")
     else:

@@ -35,6 +35,7 @@ from drr.dispatcher.settings import (
     set_plans,
     set_pool,
 )
+from drr.dispatcher.surveying import keep_surveying, survey
 from drr.dispatcher.vitals import Vitals
 from drr.errors import BackendError, CommitRefused, NotLeading, PlansError, StoreNotPrepared
 from drr.health import DispatcherHealth
@@ -122,10 +123,10 @@ class Dispatcher:
         self._watched = None if plans is None or isinstance(plans, Plans) else PlansFile(plans)
         if plans is not None:
             self.plans = plans if self._watched is None else self._watched.read()
-        self._status = StatusWriter(self._clock, self._options.name, package_version())
         self._leading = asyncio.Event()
-        self._tick_every = tick_of(self._options.rules.lease, leader_lease)
-        self._vitals = Vitals(self._clock, self._options.name, leader_lease, self._tick_every)
+        tick = tick_of(self._options.rules.lease, leader_lease)
+        self._vitals = Vitals(self._clock, self._options.name, leader_lease, tick)
+        self._status = StatusWriter(self._clock, self._options.name, package_version(), self._vitals)
         self._entered = False
         self._group: TaskGroup | None = None
 
@@ -144,6 +145,7 @@ class Dispatcher:
             if self._recorder is not None:
                 self._recorder.open()
             await self._backend.prepare()
+            await survey(self._backend, self._vitals)
         except BaseException:
             await self._close_record()
             if self._owned:
@@ -188,7 +190,7 @@ class Dispatcher:
         return self._counters
 
     def health(self, *, patience: float = 10.0) -> DispatcherHealth:
-        """Return whether this dispatcher is live and ready, and why not. From any thread; asks nobody, costs nothing.
+        """Return whether this dispatcher is live and ready, and why not. From any thread; asks nobody.
 
         Ready: it leads or stands by, and the store has answered within ``leader_lease`` seconds. Live: its loop has
         not ended, and the event loop has turned within ``patience`` seconds (which only other threads can see).
@@ -262,6 +264,7 @@ class Dispatcher:
             async with anyio.create_task_group() as group:
                 group.start_soon(news.run)
                 group.start_soon(self._tick)
+                group.start_soon(keep_surveying, self._backend, self._clock, self._vitals)
                 if self._watched is not None:
                     group.start_soon(self._watch_plans, self._watched)
                 group.start_soon(self._stand_and_lead, calls_backend, news)
@@ -276,7 +279,7 @@ class Dispatcher:
     async def _tick(self) -> None:
         while True:
             self._vitals.turned()
-            await self._clock.sleep(self._tick_every)
+            await self._clock.sleep(self._vitals.tick)
             self._wake.set()
 
     async def _stand_and_lead(self, calls_backend: Backend, news: News) -> None:
@@ -335,11 +338,11 @@ class Dispatcher:
                 expected, token = bid
                 with anyio.CancelScope(shield=True):
                     elected = await self._backend.elect(expected, token)
-                if elected:
-                    log.info("%s leads as %s", self._options.name, token)
-                    self._vitals.elected(token)
-                    return token
-                continue
+                if not elected:
+                    continue
+                log.info("%s leads as %s", self._options.name, token)
+                self._vitals.elected(token)
+                return token
             self._changes.refuse(NotLeading(record.token))
             await calls_backend.await_resignation(poll)
 
@@ -367,12 +370,8 @@ class Dispatcher:
             if self._clock.monotonic() - began > self._options.leader_lease:
                 backoff.reset()
 
-        def on_leading() -> None:
-            self._vitals.leads()
-            self._leading.set()
-
         try:
-            await leadership.run(on_leading, on_progress)
+            await leadership.run(self._leading.set, on_progress)
         finally:
             self._leading.clear()
             news.stop()

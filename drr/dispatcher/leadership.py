@@ -95,6 +95,7 @@ class Leadership:
         self._status.start()
         if self._recorder is not None:
             self._recorder.resume(self._clock.monotonic(), self._clock.wall())
+        self._vitals.leads()
         on_leading()
         try:
             while True:

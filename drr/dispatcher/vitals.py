@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Final
 
 from drr.clock import Clock
+from drr.dispatcher.status import StoreStatus
+from drr.durability import Caution, Level, Survey
 from drr.health import DispatcherHealth, Reason
 
 SHORTEST_SILENCE: Final = 1.0
@@ -43,9 +45,11 @@ class Vitals:
         self._clock = clock
         self._name = name
         self._silence = max(leader_lease, SHORTEST_SILENCE)
-        self._tick = tick
+        self.tick = tick
         self._state = State.NEW
         self._error = ""
+        self.survey: Survey | None = None
+        """What the store said of itself when it was last asked; ``None`` before."""
         self._leader = ""
         self._turned_at: float | None = None
         self._answered_at: float | None = None
@@ -55,6 +59,29 @@ class Vitals:
     def leader(self) -> str:
         """Token of the leader as last seen."""
         return self._leader
+
+    def surveyed(self, survey: Survey) -> set[Caution]:
+        """The store said what it keeps; return the warnings that are new."""
+        before = set(self.cautions)
+        self.survey = survey
+        return set(self.cautions) - before
+
+    @property
+    def cautions(self) -> tuple[Caution, ...]:
+        """What is wrong with the store's settings, as far as it has told."""
+        return () if self.survey is None else tuple(remark.caution for remark in self.survey.warnings)
+
+    def store(self) -> StoreStatus:
+        """Return what is known of the store, for the status."""
+        if self.survey is None:
+            return StoreStatus()
+        cautions = {remark.caution.value: remark.text for remark in self.survey.warnings}
+        return StoreStatus(self.survey.server, self.survey.level.value, cautions)
+
+    def committed_at(self) -> float | None:
+        """Return when the last commit was made, by the wall clock as it stands now."""
+        since = _since(self._committed_at, self._clock.monotonic())
+        return None if since is None else self._clock.wall() - since
 
     def turned(self) -> None:
         """The event loop turns."""
@@ -100,7 +127,7 @@ class Vitals:
         answered, committed = _since(self._answered_at, now), _since(self._committed_at, now)
         turned = _since(self._turned_at, now)
         blocked = 0.0
-        if turned is not None and state is not State.STOPPED and turned > 2 * self._tick:
+        if turned is not None and state is not State.STOPPED and turned > 2 * self.tick:
             blocked = turned
         reason = _REASONS.get(state, Reason.NONE)
         if reason is Reason.NONE and (answered is None or answered > self._silence):
@@ -119,6 +146,8 @@ class Vitals:
             leader=self._leader,
             answered=answered,
             committed=committed,
+            durability=Level.UNKNOWN if self.survey is None else self.survey.level,
+            cautions=self.cautions,
         )
 
 

@@ -21,7 +21,7 @@ from drr.model import NodePolicy, PoolPolicy, Share, check_name
 from drr.worker import Worker
 from tests.cli.command import drr
 
-COMMANDS = ["serve", "init", "worker", "submit", "jobs", "cancel", "usage", "status", "simulate", "demo"]
+COMMANDS = ["serve", "init", "worker", "submit", "jobs", "cancel", "usage", "status", "health", "simulate", "demo"]
 
 
 def test_every_command_is_known_here() -> None:
