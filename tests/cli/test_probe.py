@@ -21,7 +21,21 @@ from tests.cli.command import PATIENCE, drr, start
 
 pytestmark = [pytest.mark.redis, pytest.mark.processes]
 
-JOBS = "from drr.worker import Tasks\n\ntasks = Tasks()\n"
+JOBS = """
+import time
+from pathlib import Path
+
+from drr.worker import Tasks
+
+tasks = Tasks()
+
+
+@tasks.task()
+async def block() -> None:
+    \"\"\"Hold the event loop until the file is there.\"\"\"
+    while not Path("release").exists():
+        time.sleep(0.01)
+"""
 LISTENS = re.compile(r"answering /livez and /readyz at 127\.0\.0\.1:0 \(port (\d+)\)")
 
 
@@ -93,6 +107,22 @@ def test_probes_follow_the_store_and_never_ask_for_a_restart(probed: Callable[..
         for one in (serve, worker):
             one.process.send_signal(signal.SIGTERM)
             assert one.process.wait(PATIENCE) == Exit.OK
+
+
+def test_a_worker_whose_loop_is_blocked_is_not_ready_and_not_to_be_restarted(
+    probed: Callable[..., Probed], tmp_path: Path
+) -> None:
+    with EmbeddedServer() as server:
+        probed("serve", server.url)
+        worker = probed("worker", "jobs:tasks", "--name", "w1", "--blocked-after", "0.3", DRR_URL=server.url)
+        worker.until("/readyz", 200)
+        assert drr("submit", "block", "--org", "acme", "--url", server.url).exit_code == Exit.OK
+        worker.until("/readyz", 503, reason="event_loop_blocked", state="working", running=1)
+        code, told = worker.ask("/livez")
+        assert (code, told["live"]) == (200, True)
+        assert told["blocked"] > 0.3
+        (tmp_path / "release").touch()
+        worker.until("/readyz", 200, blocks=1, running=0, blocked=0.0)
 
 
 def test_a_probe_that_cannot_be_is_one_line() -> None:
