@@ -87,6 +87,7 @@ def _plain(report: Report) -> dict[str, Any]:
                 "slots": dict(record.slots),
                 "running": len(record.held),
                 "draining": record.draining,
+                "blocks": record.blocks,
                 "version": record.version,
             }
             for record in report.workers

@@ -29,6 +29,8 @@ def print_report(report: Report) -> None:
     console = make_console()
     console.print(Text.assemble(("namespace ", "dim"), (report.namespace, "bold")))
     console.print(_leader_line(report))
+    for remark in report.status.store.cautions.values() if report.status else ():
+        console.print(Text(f"store      warning: {remark}", "yellow"))
     if report.status is None:
         console.print("nothing is described yet: a leader describes its tree within a second")
     else:
@@ -64,6 +66,8 @@ def _workers_table(workers: tuple[WorkerRecord, ...]) -> Table:
     for record in workers:
         slots = ", ".join(f"{count} {pool}" for pool, count in sorted(record.slots.items()))
         state = "draining" if record.draining else "working"
+        if record.blocks:
+            state += f", loop blocked {record.blocks:,}x"
         table.add_row(Text(record.name), slots, str(len(record.held)), state, Text(record.version or "?"))
     return table
 

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from drr.backend import LeaderRecord, WorkerRecord
 from drr.cli import app
 from drr.cli.entitlements import read_entitlements
 from drr.cli.loading import load_worker
 from drr.cli.runtime import process_name, run, shown_url, unless_stopped
+from drr.cli.status import Report
+from drr.cli.tree import print_report
 from drr.core import is_compiled
 from drr.dispatcher.options import package_version
 from drr.errors import InvalidPolicy
@@ -19,7 +22,7 @@ from drr.model import NodePolicy, PoolPolicy, Share, check_name
 from drr.worker import Worker
 from tests.cli.command import drr
 
-COMMANDS = ["serve", "init", "worker", "submit", "jobs", "cancel", "usage", "status", "simulate", "demo"]
+COMMANDS = ["serve", "init", "worker", "submit", "jobs", "cancel", "usage", "status", "health", "simulate", "demo"]
 
 
 def test_every_command_is_known_here() -> None:
@@ -149,3 +152,14 @@ def test_what_a_stoppable_function_raises_and_returns_comes_out_as_it_is() -> No
     with pytest.raises(ValueError, match="mine"):
         run(lambda: unless_stopped(fails))
     assert run(lambda: unless_stopped(works)) == 3
+
+
+# --- the tree ---------------------------------------------------------------------------------------------
+
+
+def test_workers_whose_loop_was_blocked_are_pointed_out(capsys: pytest.CaptureFixture[str]) -> None:
+    records = (WorkerRecord("w1", "i1", {"default": 1}, blocks=3), WorkerRecord("w2", "i1", {"default": 1}))
+    print_report(Report("drr", LeaderRecord(), False, None, None, records))
+    [first, second] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("w")][-2:]
+    assert re.fullmatch(r"w1 +1 default +0 +working, loop blocked 3x +\?", first.rstrip())
+    assert re.fullmatch(r"w2 +1 default +0 +working +\?", second.rstrip())
