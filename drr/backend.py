@@ -222,8 +222,8 @@ class ClientPort(Protocol):
 
         Of final states the history is read, latest end first (`HISTORY_LENGTH`, `HISTORY_SECONDS`). A job that is in
         that state all the time from the first part to the last is listed once, whatever comes and goes around it; one
-        that enters or leaves it meanwhile may be missed, or listed twice if it comes back. ``limit`` 1 to `ITEM_LIMIT`
-        bounds how many are looked at, roughly.
+        that enters or leaves it meanwhile may be missed, or listed twice if it comes back. ``limit``: 1 to
+        `ITEM_LIMIT`; it bounds how many are looked at, roughly.
         """
         ...
 
