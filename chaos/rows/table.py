@@ -1,0 +1,8 @@
+"""All rows, in the order in which they are run."""
+
+from __future__ import annotations
+
+from chaos.row import Row
+from chaos.rows import leader, workers
+
+ROWS: tuple[Row, ...] = (*workers.ROWS, *leader.ROWS)
