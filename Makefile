@@ -79,6 +79,10 @@ bench-simulate: $(STAMP) ## Measure simulated dispatches per second on a generat
 bench-scenarios: $(STAMP) ## Run the large scenarios in virtual time, two million jobs among them
 	@$(BIN)/python -m bench.scenarios
 
+.PHONY: chaos
+chaos: $(STAMP) ## Inject every fault into real processes on real servers (SHORT=1: in a few minutes)
+	@$(BIN)/python -m chaos $(if $(SHORT),--short) $(CHAOS_ARGS)
+
 TRACES ?= traces
 
 .PHONY: fairness

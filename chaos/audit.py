@@ -1,14 +1,14 @@
 """What is left behind when nothing waits or runs: counted, and nothing of it should be there.
 
-    leases        attempts in the ledger, and nodes that the leader takes for having jobs running
-    waiting       lanes, delayed jobs, and jobs that backlog limits still count
-    pending       entries of pool streams and of their consumers' pending lists
-    consumers     consumers that belong to no live worker
-    held          attempts that workers take to be in their hands
-    untrimmed     events, announcements, requests, cancellations that have been dealt with and are still there
-    immortal      keys that are not part of the data model's fixed set and will not expire
-    connections   above those after warm-up, more than pools may have opened since
-    memory        of the server, and of processes that live since warm-up: bytes above what is allowed
+leases        attempts in the ledger, and nodes that the leader takes for having jobs running
+waiting       lanes, delayed jobs, and jobs that backlog limits still count
+pending       entries of pool streams and of their consumers' pending lists
+consumers     consumers that belong to no live worker
+held          attempts that workers take to be in their hands
+untrimmed     events, announcements, requests, cancellations that have been dealt with and are still there
+immortal      keys that are not part of the data model's fixed set and will not expire
+connections   above those after warm-up, more than pools may have opened since
+memory        of the server, and of processes that live since warm-up: bytes above what is allowed
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Final
 import anyio
 
 from chaos.site import Site
+from drr.backend import WorkerRecord
 from drr.dispatcher import decode_status
 from drr_backends.redis.keys import GROUP
 
@@ -74,6 +75,7 @@ async def measure(site: Site) -> Baseline:
 
 async def audit(site: Site, baseline: Baseline) -> dict[str, int]:
     """Return what leaks, by kind, once it does not go away any more."""
+    await _call_in(site)
     began = time.monotonic()
     while leaks := {kind: count for kind, count in (await _look(site, baseline)).items() if count}:
         site.check()
@@ -81,6 +83,13 @@ async def audit(site: Site, baseline: Baseline) -> dict[str, int]:
             break
         await anyio.sleep(0.2)
     return leaks
+
+
+async def _call_in(site: Site) -> None:
+    """Let a worker come and go: whatever is swept only then is no leak if it is gone afterwards."""
+    record = WorkerRecord("auditor", f"i{time.monotonic_ns()}", {"default": 1})
+    await site.patiently(lambda: site.backend.join(record))
+    await site.patiently(lambda: site.backend.leave(record.name, record.incarnation))
 
 
 async def _look(site: Site, baseline: Baseline) -> dict[str, int]:

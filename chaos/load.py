@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from chaos.journal import Facts
@@ -71,7 +72,7 @@ class Load:
         wanted, found = list(job_ids), {}
         for first in range(0, len(wanted), ITEM_LIMIT):
             part = wanted[first : first + ITEM_LIMIT]
-            for status in await self._site.patiently(lambda part=part: self._site.backend.look_up(part)):
+            for status in await self._site.patiently(partial(self._site.backend.look_up, part)):
                 if status is not None and status.completion is not None:
                     found[status.job_id] = status.completion
         return found

@@ -145,4 +145,4 @@ async def produce(url: str, namespace: str, name: str) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(produce, *sys.argv[1:])
+    anyio.run(produce, sys.argv[1], sys.argv[2], sys.argv[3])

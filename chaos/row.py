@@ -47,8 +47,8 @@ def _able(site: Site) -> str:
 class Row:
     """One kind of fault.
 
-    ``strike`` injects it once, under load. ``check`` is asked when everything has ended, with the recorded ends of all
-    jobs. ``slow``: seconds matter, so that it is struck seldom. ``unable``: why it cannot be done on a site, or empty.
+    ``strike`` injects it once, under load. ``check`` is asked when everything has ended, with the recorded ends of
+    all jobs. ``slow``: it takes long, and is struck seldom. ``unable``: why it cannot be done on a site, or empty.
     """
 
     name: str

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -144,9 +145,7 @@ class Trial:
         hour = int(time.time() // 3600)
         total = 0
         for number in range(site.scale.organisations):
-            account = await site.patiently(
-                lambda name=f"org-{number}": site.backend.usage(name, hour - 3, hour + 4)
-            )
+            account = await site.patiently(partial(site.backend.usage, f"org-{number}", hour - 3, hour + 4))
             total += sum(usage.succeeded for usage in account.values())
         return total
 

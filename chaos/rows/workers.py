@@ -56,9 +56,7 @@ async def kill(site: Site, load: Load, findings: Findings) -> None:
     await load.moves_on()
 
 
-async def check_starts(
-    site: Site, load: Load, findings: Findings, completions: dict[str, Completion]
-) -> None:
+async def check_starts(site: Site, load: Load, findings: Findings, completions: dict[str, Completion]) -> None:
     """Starts beyond one per job are at most the jobs in hand."""
     starts = Counter(run.job_id for run in load.facts.runs)
     again = sum(starts.values()) - len(starts)
@@ -91,9 +89,7 @@ def _open(load: Load, pid: int, held: set[tuple[str, int]]) -> list[object]:
     return [run for run in load.facts.open_runs(pid) if (run.job_id, run.attempt) in held]
 
 
-async def check_refused(
-    site: Site, load: Load, findings: Findings, completions: dict[str, Completion]
-) -> None:
+async def check_refused(site: Site, load: Load, findings: Findings, completions: dict[str, Completion]) -> None:
     """No recorded end is of an attempt that a stopped worker had in hand."""
     findings.notes["completions_refused"] = len(findings.at_stake)
     for job_id, attempt in findings.at_stake:
