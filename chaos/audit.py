@@ -24,8 +24,6 @@ from drr.backend import WorkerRecord
 from drr.dispatcher import decode_status
 from drr_backends.redis.keys import GROUP
 
-SETTLING: Final = 15.0
-"""Seconds within which what looks like a leak has to go away by itself: dead workers are forgotten, for instance."""
 POOLED: Final = 3
 """Connections a process that a pool may open beyond those after warm-up, when more is done at once."""
 MEMORY_SHARE: Final = 0.05
@@ -79,7 +77,7 @@ async def audit(site: Site, baseline: Baseline) -> dict[str, int]:
     began = time.monotonic()
     while leaks := {kind: count for kind, count in (await _look(site, baseline)).items() if count}:
         site.check()
-        if time.monotonic() - began > SETTLING:
+        if time.monotonic() - began > site.scale.settling:
             break
         await anyio.sleep(0.2)
     return leaks

@@ -27,15 +27,17 @@ DIRECTORY = "DRR_CHAOS_JOURNAL"
 
 
 class Journal:
-    """This process's own file; opened at the first line."""
+    """A file of this process's own; opened at the first line. ``directory``: other than the environment names."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory
         self._file: int | None = None
 
     def note(self, kind: str, *facts: object) -> None:
         """Write one line."""
         if self._file is None:
-            path = Path(os.environ[DIRECTORY]) / f"{os.getpid()}-{time.monotonic_ns()}.journal"
+            directory = self._directory or Path(os.environ[DIRECTORY])
+            path = directory / f"{os.getpid()}-{time.monotonic_ns()}.journal"
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         text = " ".join(str(fact).replace("\n", " ") for fact in facts)
         os.write(self._file, f"{kind} {time.monotonic():.6f} {text}\n".encode())

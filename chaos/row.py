@@ -49,6 +49,7 @@ class Row:
 
     ``strike`` injects it once, under load. ``check`` is asked when everything has ended, with the recorded ends of
     all jobs. ``slow``: it takes long, and is struck seldom. ``unable``: why it cannot be done on a site, or empty.
+    ``seconds``: mean length of the jobs, if it matters.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Row:
     check: Check = _nothing
     slow: bool = False
     unable: Callable[[Site], str] = _able
+    seconds: float | None = None
 
     def strikes(self, site: Site) -> int:
         """Return how often it is injected."""

@@ -103,7 +103,7 @@ class Trial:
         load = Load(site, self._seed + site.orders)
         strikes = row.strikes(site)
         for _ in range(strikes):
-            await load.go(-(-site.scale.jobs // strikes))
+            await load.go(-(-site.scale.jobs // strikes), seconds=row.seconds)
             await row.strike(site, load, findings)
         await load.rest()
         verdict = await self._judge(row, load, findings, before)

@@ -58,6 +58,8 @@ class Site:
         self.orders = 0
         self.mortal: set[str] = set()
         """Processes that may end by themselves: whoever lets them has to start them again."""
+        self.upgraded: set[str] = set()
+        """Processes that run `chaos.upgraded` when they are started."""
         self._started: dict[str, float] = {}
 
     # --- processes ------------------------------------------------------------------------------------
@@ -82,13 +84,14 @@ class Site:
         url = self.server.url if int(name[1:]) % 2 else self.proxy.url
         where = f"--namespace={NAMESPACE}"
         lease = f"--lease={self.scale.lease}"
+        program = "chaos.upgraded" if name in self.upgraded else "drr.cli"
         match name[0]:
             case "d":
                 leader = f"--leader-lease={self.scale.leader_lease}"
-                arguments = ["drr.cli", "serve", url, where, lease, leader, f"--name={name}", "--log-level=info"]
+                arguments = [program, "serve", url, where, lease, leader, f"--name={name}", "--log-level=info"]
             case "w":
                 slots = f"--slots={self.scale.slots}"
-                arguments = ["drr.cli", "worker", "chaos.handlers:tasks", f"--url={url}", where, lease]
+                arguments = [program, "worker", "chaos.handlers:tasks", f"--url={url}", where, lease]
                 # A name is free again one lease after the worker who had it was killed: it waits for that.
                 arguments += [f"--name={name}", slots, f"--patience={PATIENCE}"]
             case _:
@@ -104,6 +107,10 @@ class Site:
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a process."""
         self.processes[name].signal(number)
+
+    def ended(self, name: str) -> bool:
+        """Whether a process has ended."""
+        return self.processes[name].status is not None
 
     def check(self) -> None:
         """Raise `Stuck` if a process has ended by itself."""

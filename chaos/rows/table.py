@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from chaos.row import Row
-from chaos.rows import leader, workers
+from chaos.rows import disk, leader, network, poison, server, workers
 
-ROWS: tuple[Row, ...] = (*workers.ROWS, *leader.ROWS)
+ROWS: tuple[Row, ...] = (*workers.ROWS, *leader.ROWS, *server.ROWS, *disk.ROWS, *network.ROWS, *poison.ROWS)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.journal import DIRECTORY, Journal
+from chaos.journal import Journal
 from chaos.load import Load
 from chaos.row import Findings, Row
 from chaos.rows import leader, workers
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.redis, pytest.mark.processes]
 
 async def forge(site: Site, load: Load, findings: Findings) -> None:
     """Note a job that never was, and one submit as two; leave a key that will not expire."""
-    journal = Journal()
+    journal = Journal(site.directory)
     real = load.facts.acknowledged[0]
     journal.note("A", real.label, real.about)  # noted twice, it still is one job
     journal.note("A", f"{load.order}.p9.1", "default:org-0:project-0:5~1~never")
@@ -29,9 +29,8 @@ async def forge(site: Site, load: Load, findings: Findings) -> None:
 
 
 async def test_a_killed_worker_and_leader_leave_nothing_behind_and_a_forged_run_is_found_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv(DIRECTORY, str(tmp_path))
     told: list[str] = []
     async with opened("valkey-server", tmp_path, TINY, seed=1) as site:
         trial = Trial(site, "valkey-server", 1, told.append)
