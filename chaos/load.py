@@ -21,7 +21,7 @@ class Load:
 
     def __init__(self, site: Site, seed: int) -> None:
         site.orders += 1
-        self.order = f"o{site.orders}"
+        self.number = f"o{site.orders}"
         self._site = site
         self._seed = seed
         self._ordered = 0
@@ -30,19 +30,18 @@ class Load:
     @property
     def facts(self) -> Facts:
         """What the journals tell by now."""
-        return self._site.journals.of(self.order)
+        return self._site.journals.of(self.number)
 
-    async def go(self, jobs: int, *, seconds: float | None = None) -> None:
-        """Order so many jobs more, and return when some of them run. ``seconds``: mean length of a job."""
+    def order(self, jobs: int, *, seconds: float | None = None) -> None:
+        """Tell the producers to submit so many jobs more. ``seconds``: mean length of a job."""
         site, scale = self._site, self._site.scale
-        begun = len(self.facts.runs)
         each = -(-jobs // scale.producers)
         order = Order(
-            self.order,
+            self.number,
             self._ordered,
             each,
             seconds=scale.seconds if seconds is None else seconds,
-            over=scale.span / 4,
+            over=scale.span / 4 * jobs / scale.jobs,
             seed=self._seed,
             organisations=scale.organisations,
             projects=scale.projects,
@@ -51,7 +50,12 @@ class Load:
             site.processes[name].tell(order.encode())
         self._ordered += each
         self._calls += scale.producers
-        await site.until(lambda: len(self.facts.runs) - begun >= UNDER_WAY * jobs, "the load to begin")
+
+    async def go(self, jobs: int, *, seconds: float | None = None) -> None:
+        """Order more, and return when some of it runs."""
+        begun = len(self.facts.runs)
+        self.order(jobs, seconds=seconds)
+        await self._site.until(lambda: len(self.facts.runs) - begun >= UNDER_WAY * jobs, "the load to begin")
 
     async def moves_on(self) -> None:
         """Return when, after now, a job was begun, or nothing is left to begin."""

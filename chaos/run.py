@@ -111,7 +111,7 @@ class Trial:
         result.duplicated_completions, result.stale_writes = verdict.duplicated_completions, verdict.stale_writes
         await expire(site)
         result.leaks = await audit(site, baseline)
-        site.journals.forget(load.order)
+        site.journals.forget(load.number)
 
     async def _judge(self, row: Row, load: Load, findings: Findings, before: int) -> Verdict:
         facts = load.facts

@@ -79,9 +79,14 @@ class Site:
         """Names of the producers."""
         return [f"p{number}" for number in range(self.scale.producers)]
 
+    @staticmethod
+    def is_direct(name: str) -> bool:
+        """Whether a process reaches the server without the proxy."""
+        return bool(name) and int(name[1:]) % 2 == 1
+
     def start(self, name: str) -> Process:
         """Start a process of the site (again)."""
-        url = self.server.url if int(name[1:]) % 2 else self.proxy.url
+        url = self.server.url if self.is_direct(name) else self.proxy.url
         where = f"--namespace={NAMESPACE}"
         lease = f"--lease={self.scale.lease}"
         program = "chaos.upgraded" if name in self.upgraded else "drr.cli"

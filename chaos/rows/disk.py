@@ -21,7 +21,7 @@ from chaos.site import Site
 from drr.embedded import EmbeddedServer
 
 SIZE: Final = 512 * 1024 * 1024
-"""Bytes of the file system: its memory is used only as far as it is filled, which the server's data have to fit in."""
+"""Bytes of the file system, which the server's data have to fit in."""
 FULL_FOR: Final = 2.0
 """Seconds that the disk stays full: less than a lease."""
 
@@ -71,7 +71,7 @@ async def _moved(site: Site) -> AsyncIterator[Path]:
     finally:
         site.server = usual
         await site.start_server()
-        subprocess.run(["umount", str(small)], check=True)
+        await anyio.run_process(["umount", str(small)])
         small.rmdir()
 
 
@@ -81,7 +81,7 @@ async def fill(site: Site, load: Load, findings: Findings) -> None:
         await load.go(site.scale.jobs // 4)
         ballast = small / "ballast"
         await anyio.to_thread.run_sync(_fill, ballast)
-        await load.go(site.scale.jobs // 4)
+        load.order(site.scale.jobs // 4)
         await site.until(lambda: _refuses(site), "the server to notice that its disk is full")
         await anyio.sleep(FULL_FOR)
         findings.faults += 1

@@ -11,7 +11,7 @@ from chaos.proxy import Mischief
 from chaos.row import Findings, Row
 from chaos.site import Site
 
-RESETS: Final = 20
+RESETS: Final = 10
 """Connections that are torn down in one strike, each in place of a reply."""
 DROPS: Final = 3
 """Connections on which no reply comes any more, in one strike. Who asked finds out after ten seconds."""
@@ -31,6 +31,7 @@ async def withhold(site: Site, load: Load, findings: Findings) -> None:
 
 async def _until_done(site: Site, load: Load, findings: Findings, kind: str, number: int, mischief: Mischief) -> None:
     """Let the proxy do mischief until it has done so much, with new submits all the while."""
+    await _lead_through_proxy(site)
     before = dict(site.proxy.faults)
     site.proxy.mischief = mischief
     try:
@@ -45,6 +46,16 @@ async def _until_done(site: Site, load: Load, findings: Findings, kind: str, num
             findings.faults += count - before[name]
             findings.count(name, count - before[name])
     await load.moves_on()
+
+
+async def _lead_through_proxy(site: Site) -> None:
+    """See to it that the leader is one of those behind the proxy."""
+    while site.is_direct(name := site.name_of(token := await site.leader())):
+        for other in site.dispatchers:
+            await site.ripe(other)
+        site.kill(name)
+        site.start(name)
+        await site.new_leader(token)
 
 
 ROWS = (

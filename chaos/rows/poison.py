@@ -23,7 +23,7 @@ FUSE: Final = 0.5
 
 async def poison(site: Site, load: Load, findings: Findings) -> None:
     """Submit one such job, and start workers again as they die."""
-    label = f"{load.order}.poison.{findings.faults}"
+    label = f"{load.number}.poison.{findings.faults}"
     async with Client(site.server.url, namespace=NAMESPACE) as client:
         job = await client.submit("die", [label, FUSE], tenant="org-0/project-0", estimate=1, result_ttl=RESULT_TTL)
         Journal(site.directory).note("A", label, job.id)
@@ -49,7 +49,7 @@ async def poison(site: Site, load: Load, findings: Findings) -> None:
 async def _check_death(site: Site, load: Load, findings: Findings, job_id: str, deaths: int) -> None:
     end = (await load.completions([job_id]))[job_id]
     letters = [letter for letter in await site.patiently(site.backend.dead_letters) if letter.header is not None]
-    causes = [letter.cause for letter in letters if letter.header.job_id == job_id]  # type: ignore[union-attr]
+    causes = [letter.cause for letter in letters if letter.header.job_id == job_id]
     if end.state is not JobState.DEAD or deaths != DEATHS or causes != [DeathCause.POISON]:
         findings.problems.append(f"a poison job killed {deaths} workers and ended {end.state}, cause {causes}")
 

@@ -22,7 +22,7 @@ async def forge(site: Site, load: Load, findings: Findings) -> None:
     journal = Journal(site.directory)
     real = load.facts.acknowledged[0]
     journal.note("A", real.label, real.about)  # noted twice, it still is one job
-    journal.note("A", f"{load.order}.p9.1", "default:org-0:project-0:5~1~never")
+    journal.note("A", f"{load.number}.p9.1", "default:org-0:project-0:5~1~never")
     journal.note("A", load.facts.acknowledged[1].label, real.about)
     await site.raw("SET", site.backend.keys.prefix + "forgotten:1", "x")
     findings.faults += 1
