@@ -23,7 +23,7 @@ class Load:
         site.orders += 1
         self.number = f"o{site.orders}"
         self._site = site
-        self._seed = seed
+        self.seed = seed
         self._ordered = 0
         self._calls = 0
 
@@ -42,7 +42,7 @@ class Load:
             each,
             seconds=scale.seconds if seconds is None else seconds,
             over=scale.span / 4 * jobs / scale.jobs,
-            seed=self._seed,
+            seed=self.seed,
             organisations=scale.organisations,
             projects=scale.projects,
         )

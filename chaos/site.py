@@ -105,6 +105,12 @@ class Site:
         process = self.processes[name] = Process(name, arguments, self.directory, {DIRECTORY: str(self.directory)})
         return process
 
+    def run(self, name: str, *arguments: str) -> Process:
+        """Start a process that ends by itself."""
+        self.mortal.add(name)
+        process = self.processes[name] = Process(name, arguments, self.directory, {DIRECTORY: str(self.directory)})
+        return process
+
     def kill(self, name: str) -> None:
         """End a process with SIGKILL."""
         self.processes.pop(name).kill()

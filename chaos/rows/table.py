@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from chaos.row import Row
-from chaos.rows import disk, leader, network, poison, server, workers
+from chaos.rows import disk, hostile, leader, network, poison, server, service, workers
 
-ROWS: tuple[Row, ...] = (*workers.ROWS, *leader.ROWS, *server.ROWS, *disk.ROWS, *network.ROWS, *poison.ROWS)
+ROWS: tuple[Row, ...] = (
+    *workers.ROWS,
+    *leader.ROWS,
+    *server.ROWS,
+    *disk.ROWS,
+    *network.ROWS,
+    *service.ROWS,
+    *poison.ROWS,
+    *hostile.ROWS,
+)
