@@ -83,6 +83,10 @@ bench-scenarios: $(STAMP) ## Run the large scenarios in virtual time, two millio
 chaos: $(STAMP) ## Inject every fault into real processes on real servers (SHORT=1: in a few minutes)
 	@$(BIN)/python -m chaos $(if $(SHORT),--short) $(CHAOS_ARGS)
 
+.PHONY: chaos-soak
+chaos-soak: $(STAMP) ## The same faults at random for half an hour
+	@$(BIN)/python -m chaos --soak $(CHAOS_ARGS)
+
 TRACES ?= traces
 
 .PHONY: fairness

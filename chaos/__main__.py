@@ -11,11 +11,14 @@ import json
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import anyio
 
-from chaos.rows.table import ROWS
-from chaos.run import Result, run_rows, summary
+from chaos.report import written
+from chaos.result import Result, summary
+from chaos.rows.table import NOT_RUN, ROWS
+from chaos.run import run_rows, soak
 from chaos.scale import LONG, SHORT
 from drr.embedded import SERVER_NAMES, find_server
 from drr.errors import ServerNotFound
@@ -25,34 +28,39 @@ def main() -> int:
     """Run what the command line asks for; return the exit code."""
     given = _arguments()
     rows = [row for row in ROWS if not given.only or any(word in row.name for word in given.only)]
+    servers = given.server or SERVER_NAMES
     results: list[Result] = []
-    for server in given.server or SERVER_NAMES:
+    for server in servers:
         try:
             find_server(server)
         except ServerNotFound as missing:
             _tell(f"{server}: skipped: {missing}")
             results += [Result(row.name, server, skipped=str(missing)) for row in rows]
             continue
-        run = partial(run_rows, server, rows, SHORT if given.short else LONG, given.seed, _tell)
-        found = anyio.run(run)
-        done = {result.fault for result in found}
-        results += found
-        results += [
-            Result(row.name, server, problems=["not run: an earlier row left the site stuck"])
-            for row in rows
-            if row.name not in done
-        ]
-    print(json.dumps(summary(results)))
+        if given.soak:
+            seconds = 60 * given.minutes / len(servers)
+            results += anyio.run(partial(soak, server, rows, SHORT, given.seed, _tell, seconds=seconds))
+        else:
+            scale = SHORT if given.short else LONG
+            results += anyio.run(partial(run_rows, server, rows, scale, given.seed, _tell))
+    results += [Result(fault, "any", skipped=reason) for fault, reason in NOT_RUN.items()]
+    found = summary(results)
+    if given.write:
+        given.write.write_text(written(given.write.read_text("utf-8"), found), "utf-8")
+    print(json.dumps(found))
     ran = [result for result in results if not result.skipped]
     return 0 if ran and all(result.good for result in ran) else 1
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
-    parser.add_argument("--short", action="store_true", help="a few minutes instead of half an hour")
+    parser = argparse.ArgumentParser(prog="python -m chaos", description="Inject faults into real processes.")
+    parser.add_argument("--short", action="store_true", help="in a few minutes, with a tenth of the jobs")
+    parser.add_argument("--soak", action="store_true", help="rows at random until the time is over")
+    parser.add_argument("--minutes", type=float, default=30.0, help="of the soak, on all servers together (30)")
     parser.add_argument("--server", action="append", choices=SERVER_NAMES, help="on this server only")
     parser.add_argument("--only", action="append", metavar="WORD", help="rows whose name has this in it")
     parser.add_argument("--seed", type=int, default=1, help="of tenants, lengths of jobs and the network's faults")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the figures into this page, too")
     return parser.parse_args()
 
 

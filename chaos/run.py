@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
+import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 from chaos.audit import Baseline, audit, expire, measure
 from chaos.load import Load, successes
+from chaos.result import Result
 from chaos.row import Findings, Row
 from chaos.scale import Scale
 from chaos.site import Site, Stuck, opened
@@ -22,40 +23,6 @@ from drr.backend import ITEM_LIMIT
 WARM_UP: Final = 0.5
 """Jobs of the warm-up, as a share of a row's."""
 Tell = Callable[[str], None]
-
-
-@dataclass(slots=True)
-class Result:
-    """What came of one row on one server. ``skipped``: why it was not run, or empty."""
-
-    fault: str
-    server: str
-    skipped: str = ""
-    faults: int = 0
-    jobs: int = 0
-    lost: int = 0
-    lost_allowed: int = 0
-    duplicated_completions: int = 0
-    stale_writes: int = 0
-    leaks: dict[str, int] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    notes: dict[str, float | str] = field(default_factory=dict)
-    seconds: float = 0.0
-    takeovers: list[float] = field(default_factory=list)
-
-    @property
-    def good(self) -> bool:
-        """Whether nothing is wrong but what is allowed."""
-        bad = self.duplicated_completions or self.stale_writes or self.leaks or self.problems
-        return not bad and self.lost <= self.lost_allowed
-
-    def shown(self) -> dict[str, Any]:
-        """Return what the final line tells of it."""
-        if self.skipped:
-            return {"skipped": self.skipped}
-        left_out = ("fault", "server", "skipped", "takeovers")
-        told = {name: value for name, value in asdict(self).items() if name not in left_out}
-        return told | {"seconds": round(self.seconds, 1), "good": self.good}
 
 
 class Trial:
@@ -90,6 +57,7 @@ class Trial:
         try:
             await self._strike_and_judge(row, findings, result, self._baseline)
         except Stuck as stuck:
+            result.stuck = True
             findings.problems.append(str(stuck))
         result.faults, result.lost_allowed = findings.faults, findings.lost_allowed
         result.problems, result.notes, result.takeovers = findings.problems, findings.notes, findings.takeovers
@@ -157,34 +125,31 @@ class Trial:
 
 
 async def run_rows(server: str, rows: Sequence[Row], scale: Scale, seed: int, tell: Tell) -> list[Result]:
-    """Run rows on a new site with this server; a row that leaves it stuck is the last."""
+    """Run rows on a new site with this server; one that leaves the site stuck is the last."""
     results: list[Result] = []
     with TemporaryDirectory(prefix="drr-chaos-") as directory:
         async with opened(server, Path(directory), scale, seed=seed) as site:
-            trial = Trial(site, server, seed, tell)
+            trial = Trial(site, await site.version(), seed, tell)
             await trial.warm_up()
             for row in rows:
                 results.append(await trial.run(row))
-                if results[-1].problems and "waited" in " ".join(results[-1].problems):
+                if results[-1].stuck:
                     break
+    left = rows[len(results) :]
+    return results + [Result(row.name, results[-1].server, problems=["not run: the site was stuck"]) for row in left]
+
+
+async def soak(
+    server: str, rows: Sequence[Row], scale: Scale, seed: int, tell: Tell, *, seconds: float
+) -> list[Result]:
+    """Run rows at random, one strike each, on one site, until the time is over."""
+    results: list[Result] = []
+    rng = random.Random(seed)
+    ends = time.monotonic() + seconds
+    with TemporaryDirectory(prefix="drr-chaos-") as directory:
+        async with opened(server, Path(directory), replace(scale, strikes=1), seed=seed) as site:
+            trial = Trial(site, await site.version(), seed, tell)
+            await trial.warm_up()
+            while time.monotonic() < ends and not (results and results[-1].stuck):
+                results.append(await trial.run(rng.choice(rows)))
     return results
-
-
-def summary(results: Sequence[Result]) -> dict[str, Any]:
-    """Return what the driver's last line says: the figures of all rows, and each by itself."""
-    by_fault: dict[str, dict[str, Any]] = {}
-    for result in results:
-        by_fault.setdefault(result.fault, {})[result.server] = result.shown()
-    takeovers = sorted(seconds for result in results for seconds in result.takeovers)
-    p99 = takeovers[math.ceil(0.99 * len(takeovers)) - 1] if takeovers else None
-    totals = {
-        name: sum(getattr(result, name) for result in results)
-        for name in ("faults", "jobs", "lost", "lost_allowed", "duplicated_completions", "stale_writes")
-    }
-    leaks = sum(len(result.leaks) for result in results)
-    return {
-        **totals,
-        "leaks": leaks,
-        "takeover_p99_ms": None if p99 is None else round(p99 * 1000),
-        "by_fault": by_fault,
-    }

@@ -165,6 +165,14 @@ class Site:
         text = (await self.raw("INFO", section)).decode()
         return int(text.partition(f"\n{field}:")[2].split()[0])
 
+    async def version(self) -> str:
+        """Return what the server calls itself, and its version."""
+        lines = (await self.raw("INFO", "server")).decode().splitlines()
+        facts = dict(line.split(":", 1) for line in lines if ":" in line)
+        if "valkey_version" in facts:
+            return f"Valkey {facts['valkey_version']}"
+        return f"Redis {facts['redis_version']}"
+
     # --- what is there --------------------------------------------------------------------------------
 
     async def leader(self) -> str:

@@ -16,11 +16,11 @@ import msgpack
 from chaos.load import Load
 from chaos.row import Findings, Row
 from chaos.site import NAMESPACE, Site
-from drr.backend import ITEM_LIMIT
+from drr.backend import ITEM_LIMIT, Malformed, Struck
 from drr.client import Client
 from drr.errors import DrrError
-from drr.model import Completion, JobSpec, Lane
-from drr_backends.redis.codec import HEAD_LIMIT, body_of
+from drr.model import UNNAMED_WORK, Completion, Header, JobSpec, Lane
+from drr_backends.redis.codec import HEAD_LIMIT, body_of, decode_entry, split_frame
 
 AT_ONCE: Final = 200
 """Messages in one round trip."""
@@ -123,7 +123,7 @@ async def plant(site: Site, load: Load, findings: Findings) -> None:
     await load.moves_on()
 
 
-def _commands(site: Site, forger: Forger, findings: Findings) -> list[tuple[str | bytes, ...]]:
+def _commands(site: Site, forger: Forger, findings: Findings) -> list[tuple[str | bytes | int, ...]]:
     names, lane = site.backend.keys, forger.lane()
     match forger.choice(10):
         case 0:
@@ -136,12 +136,26 @@ def _commands(site: Site, forger: Forger, findings: Findings) -> list[tuple[str 
             return [("XADD", names.wake, "*", forger.noise(), forger.noise())]
         case _:
             entry = forger.entry(lane)
-            findings.count("entries_planted")
+            seen = decode_entry(split_frame(entry)[0], lane)
+            if not isinstance(seen, Struck):
+                findings.count("entries_planted")
             return [
+                *_counted(names.depth, lane, seen),
                 ("RPUSH", names.lane(lane), entry),
                 ("SADD", names.active, str(lane)),
                 ("XADD", names.wake, "*", "lane", str(lane), "head", entry[:HEAD_LIMIT]),
             ]
+
+
+def _counted(depth: str, lane: Lane, seen: Header | Malformed | Struck) -> list[tuple[str | bytes | int, ...]]:
+    """Return what counts an entry as waiting. Whoever appends to a lane does that; the dispatcher takes it off."""
+    if isinstance(seen, Struck):
+        return []
+    micros = round((seen.work if isinstance(seen, Header) else UNNAMED_WORK) * 1e6)
+    tenants = (lane.path[0], "/".join(lane.path))
+    return [
+        ("HINCRBY", depth, field, by) for tenant in tenants for field, by in ((tenant, 1), (f"{tenant}#", micros))
+    ]
 
 
 async def _knock(site: Site, forger: Forger, findings: Findings) -> None:

@@ -11,7 +11,7 @@ from chaos.proxy import Mischief
 from chaos.row import Findings, Row
 from chaos.site import Site
 
-RESETS: Final = 10
+RESETS: Final = 12
 """Connections that are torn down in one strike, each in place of a reply."""
 DROPS: Final = 3
 """Connections on which no reply comes any more, in one strike. Who asked finds out after ten seconds."""
@@ -59,6 +59,6 @@ async def _lead_through_proxy(site: Site) -> None:
 
 
 ROWS = (
-    Row("connection reset after execution, before the reply", reset),
+    Row("connection reset after execution, before the reply", reset, slow=True),
     Row("replies held back or dropped", withhold, slow=True),
 )

@@ -1,4 +1,4 @@
-"""All rows, in the order in which they are run."""
+"""All rows, in the order in which they are run, and those that cannot be."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ ROWS: tuple[Row, ...] = (
     *poison.ROWS,
     *hostile.ROWS,
 )
+
+NOT_RUN: dict[str, str] = {
+    "Sentinel failover (3 sentinels, kill -9 of the primary)": "no adapter reaches its store through sentinels",
+}
+"""Rows of the table of faults that this version has nothing to run on, and why."""

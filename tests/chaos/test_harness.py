@@ -8,9 +8,10 @@ import pytest
 
 from chaos.journal import Journal
 from chaos.load import Load
+from chaos.result import summary
 from chaos.row import Findings, Row
 from chaos.rows import leader, workers
-from chaos.run import Trial, summary
+from chaos.run import Trial
 from chaos.scale import TINY
 from chaos.site import Site, opened
 
