@@ -115,7 +115,7 @@ async def stop(site: Site, load: Load, findings: Findings) -> None:
     finally:
         site.signal(name, signal.SIGCONT)
     findings.faults += 1
-    passes = await _refused(site, token)
+    passes = await refused(site, token)
     if not passes:
         findings.problems.append("a write under the old token was accepted")
     began = time.monotonic()
@@ -128,7 +128,7 @@ async def stop(site: Site, load: Load, findings: Findings) -> None:
     await load.moves_on()
 
 
-async def _refused(site: Site, token: str) -> bool:
+async def refused(site: Site, token: str) -> bool:
     """Whether the store refuses what the holder of a token could write."""
     for write in (lambda: site.backend.renew(token), lambda: site.backend.write_status(token, b"")):
         try:
