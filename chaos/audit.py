@@ -24,7 +24,7 @@ from drr.backend import WorkerRecord
 from drr.dispatcher import decode_status
 from drr_backends.redis.keys import GROUP
 
-POOLED: Final = 3
+POOLED: Final = 1
 """Connections a process that a pool may open beyond those after warm-up, when more is done at once."""
 MEMORY_SHARE: Final = 0.05
 MEMORY_BYTES: Final = 8 * 1024 * 1024

@@ -46,8 +46,8 @@ class Process:
 
     @property
     def log(self) -> str:
-        """The end of what it has written so far."""
-        return self._log.read_text(errors="replace")[-5000:]
+        """What it has written so far, in all its lives in this directory."""
+        return self._log.read_text(errors="replace")
 
     @property
     def resident(self) -> int:

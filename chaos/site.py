@@ -183,8 +183,7 @@ class Site:
     def name_of(self, token: str) -> str:
         """Return which dispatcher has that token, by its log."""
         for name in self.dispatchers:
-            log = self.directory / f"{name}.log"
-            if f"leads as {token}" in log.read_text(errors="replace"):
+            if name in self.processes and f"leads as {token}" in self.processes[name].log:
                 return name
         return ""
 

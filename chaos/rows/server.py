@@ -20,8 +20,9 @@ from drr.model import Completion
 
 SLOW_FLUSH: Final = 2.5
 """Seconds that a flush lasts: longer than the server puts its writes off for it."""
-AT_RISK: Final = 2.0
-"""Seconds before a kill whose acknowledgements may be lost with ``everysec``."""
+AT_RISK: Final = 2.1
+"""Seconds before a kill whose acknowledgements may be lost with ``everysec``: two, and the server looks ten times a
+second whether they are over."""
 JUMPS: Final = (3600, -3600)
 """Seconds that the server's clock is ahead of the true one, one after the other: +1 h, then -2 h."""
 CLOCK_SLACK: Final = 5.0
