@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Awaitable, Callable
 
 import anyio
 
 from chaos.load import Load
 from chaos.row import Findings, Row
 from chaos.site import Site
+from drr.backend import Commit, Position
 from drr.errors import NotLeader
 from drr.model import Completion, TenantPath
 
@@ -129,8 +131,14 @@ async def stop(site: Site, load: Load, findings: Findings) -> None:
 
 
 async def refused(site: Site, token: str) -> bool:
-    """Whether the store refuses what the holder of a token could write."""
-    for write in (lambda: site.backend.renew(token), lambda: site.backend.write_status(token, b"")):
+    """Whether the store refuses everything that the holder of a token could write."""
+    commit = Commit(token, 1, Position())
+    writes: list[Callable[[], Awaitable[object]]] = [
+        lambda: site.backend.renew(token),
+        lambda: site.backend.write_status(token, b""),
+        lambda: site.backend.commit(commit),
+    ]
+    for write in writes:
         try:
             await site.patiently(write)
         except NotLeader:
