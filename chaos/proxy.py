@@ -37,7 +37,7 @@ class Proxy:
     def __init__(self, port: int, seed: int) -> None:
         self._server_port = port
         self._rng = random.Random(seed)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._links: set[asyncio.Task[None]] = set()
         self.port = 0
         self.mischief = Mischief()
         self.faults = {"reset": 0, "drop": 0, "hold": 0}
@@ -49,6 +49,10 @@ class Proxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass a client's bytes to the server and back until either end is gone."""
+        link = asyncio.current_task()
+        assert link is not None
+        self._links.add(link)
+        link.add_done_callback(self._links.discard)
         ends = [writer]
         try:
             server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
@@ -57,14 +61,12 @@ class Proxy:
                 asyncio.create_task(self._pass_requests(reader, server_writer)),
                 asyncio.create_task(self._pass_replies(server_reader, writer)),
             ]
-            self._tasks.update(both)
             try:
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for task in both:
                     task.cancel()
                 await asyncio.gather(*both, return_exceptions=True)
-                self._tasks.difference_update(both)
         except OSError:
             pass  # the server is away: the client finds its connection closed
         finally:
@@ -101,10 +103,12 @@ class Proxy:
             writer.write(data)
             await writer.drain()
 
-    def cut(self) -> None:
+    async def cut(self) -> None:
         """Let go of every connection."""
-        for task in self._tasks:
-            task.cancel()
+        links = list(self._links)
+        for link in links:
+            link.cancel()
+        await asyncio.gather(*links, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -117,5 +121,5 @@ async def proxied(port: int, seed: int) -> AsyncIterator[Proxy]:
         yield running
     finally:
         server.close()
-        running.cut()
+        await running.cut()
         await server.wait_closed()
