@@ -7,6 +7,7 @@ lane has to end on the dead-letter list; everything else is refused or skipped.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -137,14 +138,21 @@ def _commands(site: Site, forger: Forger, findings: Findings) -> list[tuple[str 
         case _:
             entry = forger.entry(lane)
             seen = decode_entry(split_frame(entry)[0], lane)
-            if not isinstance(seen, Struck):
-                findings.count("entries_planted")
+            findings.count(_fate(seen))
             return [
                 *_counted(names.depth, lane, seen),
                 ("RPUSH", names.lane(lane), entry),
                 ("SADD", names.active, str(lane)),
                 ("XADD", names.wake, "*", "lane", str(lane), "head", entry[:HEAD_LIMIT]),
             ]
+
+
+def _fate(seen: Header | Malformed | Struck) -> str:
+    """Return what an entry is counted as. A flipped bit can make a deadline, which has passed: no dead letter then."""
+    if isinstance(seen, Struck):
+        return "struck"
+    late = isinstance(seen, Header) and seen.deadline is not None and seen.deadline < time.time()
+    return "entries_expired" if late else "entries_planted"
 
 
 def _counted(depth: str, lane: Lane, seen: Header | Malformed | Struck) -> list[tuple[str | bytes | int, ...]]:
