@@ -148,7 +148,7 @@ def _commands(site: Site, forger: Forger, findings: Findings) -> list[tuple[str 
 
 
 def _fate(seen: Header | Malformed | Struck) -> str:
-    """Return what an entry is counted as. A flipped bit can make a deadline, which has passed: no dead letter then."""
+    """Return what an entry is counted as. A flipped bit can make a deadline that has passed: no dead letter then."""
     if isinstance(seen, Struck):
         return "struck"
     late = isinstance(seen, Header) and seen.deadline is not None and seen.deadline < time.time()
