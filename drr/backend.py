@@ -45,6 +45,7 @@ from drr.checks import (
     check_worker,
 )
 from drr.clock import Clock
+from drr.durability import Survey
 from drr.errors import UnknownBackend
 from drr.exchange import (
     CALLS_REMEMBERED,
@@ -153,6 +154,7 @@ __all__ = [
     "StoredStatus",
     "Strike",
     "Struck",
+    "Survey",
     "Usage",
     "UsageKey",
     "Window",
@@ -254,6 +256,10 @@ class ClientPort(Protocol):
         """Return the leader's last description of its tree, the leader record and the workers."""
         ...
 
+    async def survey(self) -> Survey:
+        """Return what the store keeps of what it acknowledges, as far as it tells: a want of rights is no error."""
+        ...
+
     async def dead_letters(self, organisation: str = "", limit: int = 100, after: int = 0) -> list[DeadLetter]:
         """Return up to ``limit`` (at most `ITEM_LIMIT`) dead letters with numbers above ``after``, oldest first.
 
@@ -337,6 +343,10 @@ class DispatcherPort(Protocol):
         """Make the store ready (idempotent): libraries, schema number, server version. Raises
         `StoreUnsupported` or `StoreNotPrepared`.
         """
+        ...
+
+    async def survey(self) -> Survey:
+        """Return what the store keeps of what it acknowledges, as far as it tells: a want of rights is no error."""
         ...
 
     async def leader(self) -> LeaderRecord:

@@ -368,6 +368,15 @@ class ReportUnavailable(DrrError):
         )
 
 
+class ProbeUnavailable(DrrError):
+    """Raised when the probe cannot listen at its address: taken, not of this machine, or not permitted."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        self.address = address
+        self.reason = reason
+        super().__init__(f"the probe cannot listen at {address}: {reason}; give it another address")
+
+
 class DemoFailed(DrrError):
     """Raised when a part of the demo does not get ready, or ends by itself; the message shows the end of its log."""
 

@@ -130,7 +130,8 @@ class WorkerRecord:
     """A worker's heartbeat as the store holds it. ``renewals`` rises by one with every beat.
 
     ``slots`` by pool. ``held``: tokens of the attempts in its hands, unreported ones included.
-    ``draining``: takes nothing new; its free slots do not count.
+    ``draining``: takes nothing new; its free slots do not count. ``blocks``: how often its event loop was blocked for
+    too long since the process began; 0 for workers that do not count that.
     """
 
     name: str
@@ -140,6 +141,7 @@ class WorkerRecord:
     draining: bool = False
     version: str = ""
     renewals: int = 0
+    blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

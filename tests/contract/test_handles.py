@@ -19,6 +19,7 @@ METHODS: dict[str, Callable[[Backend], Awaitable[object]]] = {
     "look_up": lambda backend: backend.look_up(["default:a:b:5:1~n"]),
     "replies": lambda backend: backend.replies("c", "", SHORT),
     "lane_lengths": lambda backend: backend.lane_lengths([LANE]),
+    "survey": lambda backend: backend.survey(),
     "read_status": lambda backend: backend.read_status(),
     "find": lambda backend: backend.find(("a", "b"), "x"),
     "request": lambda backend: backend.request([Request(RequestKind.CANCEL, "default:a:b:5:1~n")]),

@@ -42,6 +42,7 @@ def options() -> Options:
         payload_limit=1000,
         result_limit=1000,
         heartbeat_in_thread=False,
+        blocked_after=5.0,
         rng=Random(1),
     )
 

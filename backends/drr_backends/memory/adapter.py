@@ -51,6 +51,7 @@ from drr.backend import (
     check_worker,
 )
 from drr.clock import Clock
+from drr.durability import Survey
 from drr.errors import StoreUnavailable
 from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath, check_name, check_path
 from drr_backends.memory.admission import submit
@@ -76,6 +77,19 @@ def check_lanes_of(peeks: Sequence[Peek]) -> None:
     check_peeks(peeks)
     for peek in peeks:
         check_lane(peek.lane)
+
+
+SURVEY: Final = Survey(
+    server="memory of this process",
+    supported=True,
+    append_only=False,
+    snapshots=False,
+    disk_fails=False,
+    memory_limit=0,
+    eviction="noeviction",
+    replicas=0,
+    replicas_needed=0,
+)
 
 
 class MemoryBackend(Backend):
@@ -167,6 +181,10 @@ class MemoryBackend(Backend):
     async def read_status(self) -> StoredStatus:
         """See `ClientPort.read_status`."""
         return await self._do(lambda store: store.read_status())
+
+    async def survey(self) -> Survey:
+        """See `ClientPort.survey`: it lives and ends with this process."""
+        return await self._do(lambda _: SURVEY)
 
     async def find(self, path: TenantPath, name: str) -> str | None:
         """See `ClientPort.find`."""
