@@ -38,6 +38,7 @@ class Proxy:
         self._server_port = port
         self._rng = random.Random(seed)
         self._links: set[asyncio.Task[None]] = set()
+        self._ways: set[asyncio.Task[None]] = set()
         self.port = 0
         self.mischief = Mischief()
         self.faults = {"reset": 0, "drop": 0, "hold": 0}
@@ -61,12 +62,14 @@ class Proxy:
                 asyncio.create_task(self._pass_requests(reader, server_writer)),
                 asyncio.create_task(self._pass_replies(server_reader, writer)),
             ]
+            self._ways.update(both)
             try:
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for task in both:
                     task.cancel()
                 await asyncio.gather(*both, return_exceptions=True)
+                self._ways.difference_update(both)
         except OSError:
             pass  # the server is away: the client finds its connection closed
         finally:
@@ -104,11 +107,11 @@ class Proxy:
             await writer.drain()
 
     async def cut(self) -> None:
-        """Let go of every connection."""
-        links = list(self._links)
-        for link in links:
-            link.cancel()
-        await asyncio.gather(*links, return_exceptions=True)
+        """Let go of every connection. Their tasks are not cancelled themselves, which asyncio would complain of."""
+        while self._links:
+            for way in self._ways:
+                way.cancel()
+            await asyncio.wait(self._links, timeout=0.1)
 
 
 @asynccontextmanager
