@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import time
+import traceback
 from functools import partial
 from pathlib import Path
 
@@ -39,10 +40,14 @@ def main() -> int:
             continue
         if given.soak:
             seconds = 60 * given.minutes / len(servers)
-            results += anyio.run(partial(soak, server, rows, SHORT, given.seed, _tell, seconds=seconds))
+            run = partial(soak, server, rows, SHORT, given.seed, _tell, seconds=seconds)
         else:
-            scale = SHORT if given.short else LONG
-            results += anyio.run(partial(run_rows, server, rows, scale, given.seed, _tell))
+            run = partial(run_rows, server, rows, SHORT if given.short else LONG, given.seed, _tell)
+        try:
+            results += anyio.run(run)
+        except Exception as error:  # the site could not be opened, or not be closed
+            traceback.print_exc()
+            results += [Result(row.name, server, problems=[f"{type(error).__name__}: {error}"]) for row in rows]
     results += [Result(fault, "any", skipped=reason) for fault, reason in NOT_RUN.items()]
     found = summary(results)
     if given.write:

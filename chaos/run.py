@@ -16,7 +16,7 @@ from chaos.load import Load, successes
 from chaos.result import Result
 from chaos.row import Findings, Row
 from chaos.scale import Scale
-from chaos.site import Site, Stuck, opened
+from chaos.site import Site, opened
 from chaos.verdict import Verdict, judge
 from drr.backend import ITEM_LIMIT
 
@@ -56,9 +56,9 @@ class Trial:
         findings = Findings()
         try:
             await self._strike_and_judge(row, findings, result, self._baseline)
-        except Stuck as stuck:
+        except Exception as error:  # whatever it is, the run ends with its verdict
             result.stuck = True
-            findings.problems.append(str(stuck))
+            findings.problems.append(f"{type(error).__name__}: {error}")
         result.faults, result.lost_allowed = findings.faults, findings.lost_allowed
         result.problems, result.notes, result.takeovers = findings.problems, findings.notes, findings.takeovers
         result.seconds = time.monotonic() - began

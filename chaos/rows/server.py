@@ -126,11 +126,14 @@ async def _fill(site: Site, load: Load) -> str:
 
 async def lose_functions(site: Site, load: Load, findings: Findings) -> None:
     """Delete all functions and scripts, or let dispatchers and a worker of another version take over."""
-    if findings.faults % 2:
+    if (findings.faults + site.orders) % 2:
         await _upgrade(site)
     else:
         await site.raw("FUNCTION", "FLUSH")
         await site.raw("SCRIPT", "FLUSH")
+        if site.upgraded:
+            # The dispatchers load their own library. Who is of the other version is told to run its `drr init`.
+            await site.patiently(site.backend.prepare)
     findings.faults += 1
     await load.moves_on()
 
