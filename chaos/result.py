@@ -26,7 +26,7 @@ class Result:
     stale_writes: int = 0
     leaks: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    notes: dict[str, float | str] = field(default_factory=dict)
+    notes: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     takeovers: list[float] = field(default_factory=list)
     stuck: bool = False

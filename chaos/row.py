@@ -20,15 +20,13 @@ class Findings:
     faults: int = 0
     lost_allowed: int = 0
     problems: list[str] = field(default_factory=list)
-    notes: dict[str, float | str] = field(default_factory=dict)
+    notes: dict[str, float] = field(default_factory=dict)
     at_stake: set[tuple[str, int]] = field(default_factory=set)
     takeovers: list[float] = field(default_factory=list)
 
     def count(self, note: str, number: float = 1) -> None:
         """Add to a figure."""
-        before = self.notes.get(note, 0)
-        assert not isinstance(before, str)
-        self.notes[note] = before + number
+        self.notes[note] = self.notes.get(note, 0) + number
 
 
 Strike = Callable[[Site, Load, Findings], Awaitable[None]]

@@ -34,9 +34,9 @@ async def kill(site: Site, load: Load, findings: Findings) -> None:
     """Kill the leader under load. Every other time everybody else stands still, so that credits can be compared."""
     token, name = await _leader_and_standbys(site)
     if (findings.faults + site.orders) % 2:
-        await _kill(site, token, name, findings)
-    else:
         await _kill_in_silence(site, token, name, findings)
+    else:
+        await _kill(site, token, name, findings)
     findings.faults += 1
     site.start(name)
     await load.moves_on()

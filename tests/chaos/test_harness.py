@@ -38,6 +38,7 @@ async def test_a_killed_worker_and_leader_leave_nothing_behind_and_a_forged_run_
         await trial.warm_up()
         results = [await trial.run(row) for row in (workers.ROWS[0], leader.ROWS[0])]
         assert all(result.good for result in results), told
+        assert results[1].notes["credits_compared"] > 0
         assert sum(result.jobs for result in results) >= 2 * TINY.jobs
         forged = await trial.run(Row("forged", forge))
     assert not forged.good
