@@ -74,10 +74,7 @@ def _merged(results: Sequence[Result]) -> Result:
         setattr(merged, name, sum(getattr(result, name) for result in results))
     merged.problems = [problem for result in results for problem in result.problems]
     merged.leaks = _added(result.leaks for result in results)
-    numbers = (
-        {name: value for name, value in result.notes.items() if not isinstance(value, str)} for result in results
-    )
-    merged.notes = {**_added(numbers), "runs": len(results)}
+    merged.notes = {**_added(result.notes for result in results), "runs": len(results)}
     return merged
 
 
