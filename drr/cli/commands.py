@@ -19,6 +19,7 @@ from drr.cli.status import status
 from drr.cli.submit import submit
 from drr.cli.usage import usage
 from drr.cli.worker import worker
+from drr.core import is_compiled
 from drr.dispatcher.options import package_version
 
 app = typer.Typer(
@@ -36,7 +37,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"drr {package_version()}")
+        typer.echo(f"drr {package_version()}{' (compiled core)' if is_compiled() else ''}")
         raise typer.Exit
 
 

@@ -15,6 +15,7 @@ from drr.cli.loading import load_worker
 from drr.cli.runtime import process_name, run, shown_url, unless_stopped
 from drr.cli.status import Report
 from drr.cli.tree import print_report
+from drr.core import is_compiled
 from drr.dispatcher.options import package_version
 from drr.errors import InvalidPolicy
 from drr.model import NodePolicy, PoolPolicy, Share, check_name
@@ -45,8 +46,8 @@ def test_help_tells_the_exit_codes() -> None:
 
 
 def test_version() -> None:
-    done = drr("--version")
-    assert (done.exit_code, done.stdout) == (0, f"drr {package_version()}\n")
+    done, core = drr("--version"), " (compiled core)" if is_compiled() else ""
+    assert (done.exit_code, done.stdout) == (0, f"drr {package_version()}{core}\n")
 
 
 def test_without_a_command_there_is_help() -> None:

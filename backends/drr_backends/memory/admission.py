@@ -145,6 +145,7 @@ def _add(
 ) -> list[str]:
     ids: list[str] = []
     here: dict[tuple[TenantPath, str], str] = {}
+    due_before = store.first_due
     for job, taken in zip(jobs, known, strict=True):
         text = job.key or job.name
         place = (job.lane.path, text)
@@ -166,7 +167,7 @@ def _add(
             deadline=job.deadline,
         )
         if job.due_at > wall:
-            store.delay(job.due_at, Entry(header, job.payload), announce=True)
+            store.delay(job.due_at, Entry(header, job.payload))
         else:
             store.append(job.lane, Entry(header, job.payload))
         store.queued += 1
@@ -175,6 +176,7 @@ def _add(
             here[place] = header.job_id
             store.keys[place] = Key(header.job_id, now + job.key_ttl)
             heapq.heappush(store.key_expiries, (now + job.key_ttl, place))
+    store.announce_due(due_before)
     return ids
 
 
