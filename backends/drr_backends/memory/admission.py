@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from drr.backend import CALLS_REMEMBERED
 from drr.errors import BacklogFull, JobExists, RateLimited, StoreFull, UnknownLimit
-from drr.model import ANY, NO_QUOTA, UNNAMED_WORK, Header, JobSpec, Quota, Settings, TenantPath, call_nonce
+from drr.model import UNNAMED_WORK, Header, JobSpec, Quota, TenantPath, call_nonce
 from drr_backends.memory.records import CLIENT_TTL, Bucket, Calls, Entry, Key, micro
 from drr_backends.memory.store import Store
 
@@ -85,14 +85,6 @@ def _work_of(jobs: Sequence[JobSpec]) -> dict[TenantPath, Added]:
     return added
 
 
-def quota_of(settings: Settings, path: TenantPath) -> Quota:
-    """Return the quota of an organisation or project, by `Settings.quotas`."""
-    quotas = settings.quotas
-    if len(path) == 1:
-        return quotas.get(path) or quotas.get((ANY,)) or NO_QUOTA
-    return quotas.get(path) or quotas.get((path[0], ANY)) or quotas.get((ANY, ANY)) or NO_QUOTA
-
-
 def _levels(added: Mapping[TenantPath, Added]) -> list[tuple[TenantPath, Added]]:
     """Return projects, then organisations, with what is added to each."""
     organisations: dict[TenantPath, Added] = {}
@@ -104,7 +96,7 @@ def _levels(added: Mapping[TenantPath, Added]) -> list[tuple[TenantPath, Added]]
 
 def _check_quotas(store: Store, added: Mapping[TenantPath, Added], wall: float) -> None:
     for path, work in _levels(added):
-        quota = quota_of(store.settings, path)
+        quota = store.settings.quota(path)
         if quota.unlimited:
             continue
         jobs, micros = store.waiting.get(path, (0, 0))
@@ -135,7 +127,7 @@ def _tokens(store: Store, path: TenantPath, quota: Quota, wall: float) -> float:
 
 def _take_from_buckets(store: Store, added: Mapping[TenantPath, Added], wall: float) -> None:
     for path, work in _levels(added):
-        quota = quota_of(store.settings, path)
+        quota = store.settings.quota(path)
         if quota.rate is not None:
             store.buckets[path] = Bucket(_tokens(store, path, quota, wall) - work.jobs, wall)
 
