@@ -194,7 +194,7 @@ class Dispatcher:
         """Return whether this dispatcher is live and ready, and why not. From any thread; asks nobody.
 
         Ready: it leads or stands by, and the store has answered within ``leader_lease`` seconds. Live: its loop has
-        not ended, and the event loop has turned within ``patience`` seconds (which only other threads can see).
+        not ended or stuck, and the event loop has turned within ``patience`` seconds (which other threads can see).
         """
         return self._vitals.health(patience)
 
