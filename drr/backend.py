@@ -222,8 +222,10 @@ class ClientPort(Protocol):
     async def list_jobs(self, path: TenantPath, state: JobState, limit: int = 100, cursor: str = "") -> Page:
         """List jobs of an organisation (path of one name) or project in a state, part by part.
 
-        Of final states the history is read, latest end first (`HISTORY_LENGTH`, `HISTORY_SECONDS`); what ends or
-        begins during the listing may be missed. ``limit`` 1 to `ITEM_LIMIT` bounds how many are looked at, roughly.
+        Of final states the history is read, latest end first (`HISTORY_LENGTH`, `HISTORY_SECONDS`). A job that is in
+        that state all the time from the first part to the last is listed once, whatever comes and goes around it; one
+        that enters or leaves it meanwhile may be missed, or listed twice if it comes back. ``limit``: 1 to
+        `ITEM_LIMIT`; it bounds how many are looked at, roughly.
         """
         ...
 

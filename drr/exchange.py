@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import reduce
 from typing import Final, NamedTuple, TypeAlias
 
 from drr.model import Completion, Header, JobState, Lane, Lease, NodeState, Settings, TenantPath
@@ -389,6 +390,11 @@ class Usage(NamedTuple):
         """How many attempts ended."""
         return self.succeeded + self.failed + self.timed_out + self.cancelled + self.lost + self.returned
 
+    @classmethod
+    def sum(cls, accounts: Iterable[Usage]) -> Usage:
+        """Return the sum of any number of accounts."""
+        return reduce(cls.plus, accounts, cls())
+
     def plus(self, other: Usage) -> Usage:
         """Return the sum of two accounts."""
         mine, its = self, other
@@ -516,6 +522,10 @@ class DeadLetter:
     buried_at: float
     header: Header | None
     payload: bytes
+
+    def expired(self, now: float) -> bool:
+        """Whether the job's deadline is over at ``now`` (Unix seconds), so that it would not run any more."""
+        return self.header is not None and self.header.deadline is not None and self.header.deadline <= now
 
 
 @dataclass(frozen=True, slots=True)

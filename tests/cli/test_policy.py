@@ -192,6 +192,9 @@ def test_jobs_fail_are_buried_come_back_and_are_accounted_for() -> None:
         pass  # it fails again
     assert drr("dead", "purge", "--all", "--yes").stdout.strip() == "1"
     assert lines("dead", "list") == []
+    for gone in (drr("dead", "show", number), drr("dead", "requeue", number)):
+        assert gone.exit_code == Exit.FAILED
+        assert f"there is no dead letter {number}" in gone.stderr
     [heading, row, total_row] = drr("usage", "--org", "acme").stdout.splitlines()
     assert (row.split()[0], total_row.split()[0], len(row.split())) == ("acme/web", "total", 11)
     assert "…" not in heading + row + total_row
