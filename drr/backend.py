@@ -48,6 +48,7 @@ from drr.clock import Clock
 from drr.durability import Survey
 from drr.errors import UnknownBackend
 from drr.exchange import (
+    ATTENDANCE_MAX,
     CALLS_REMEMBERED,
     CHANGES_KEPT,
     HISTORY_LENGTH,
@@ -102,6 +103,7 @@ from drr.exchange import (
 from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath
 
 __all__ = [
+    "ATTENDANCE_MAX",
     "CALLS_REMEMBERED",
     "CHANGES_KEPT",
     "COUNT_MAX",
@@ -262,6 +264,10 @@ class ClientPort(Protocol):
         """Return what the store keeps of what it acknowledges, as far as it tells: a want of rights is no error."""
         ...
 
+    async def attendance(self, dispatcher: str) -> int | None:
+        """Return the counter of a dispatcher's signs of life (`DispatcherPort.attend`); ``None`` if there is none."""
+        ...
+
     async def dead_letters(self, organisation: str = "", limit: int = 100, after: int = 0) -> list[DeadLetter]:
         """Return up to ``limit`` (at most `ITEM_LIMIT`) dead letters with numbers above ``after``, oldest first.
 
@@ -371,6 +377,14 @@ class DispatcherPort(Protocol):
         """Block until somebody resigns or ``block`` seconds have passed; return whether somebody did.
 
         Returns true at once if nobody leads, so that a resignation just before the call is not missed.
+        """
+        ...
+
+    async def attend(self, dispatcher: str, seconds: float) -> None:
+        """Raise the counter by which others see that a dispatcher of this name lives, leading or not.
+
+        It starts at 1, and is forgotten when ``seconds`` (0.001 to `ATTENDANCE_MAX`) have passed by the store's clock
+        without another call. Works when memory is full.
         """
         ...
 

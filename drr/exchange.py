@@ -27,6 +27,10 @@ CALLS_REMEMBERED: Final = 64
 """How many of a client's submits are remembered, to recognise one that is repeated."""
 
 
+ATTENDANCE_MAX: Final = 10_000_000.0
+"""Most seconds for which a store remembers that a dispatcher lives."""
+
+
 @dataclass(frozen=True, slots=True)
 class Malformed:
     """A lane entry that is no valid job. ``raw`` is its whole content (possibly cut), to name it by."""

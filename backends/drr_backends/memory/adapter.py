@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 import anyio
 
 from drr.backend import (
+    ATTENDANCE_MAX,
     ITEM_LIMIT,
     PROGRESS_LIMIT,
     STRIKE_LIMIT,
@@ -53,7 +54,7 @@ from drr.backend import (
 from drr.clock import Clock
 from drr.durability import Survey
 from drr.errors import StoreUnavailable
-from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath, check_name, check_path
+from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath, check_name, check_number, check_path
 from drr_backends.memory.admission import submit
 from drr_backends.memory.checks import check_fence, validate
 from drr_backends.memory.listing import letters_of, list_jobs, locate, look_up, purge, usage_of
@@ -185,6 +186,17 @@ class MemoryBackend(Backend):
     async def survey(self) -> Survey:
         """See `ClientPort.survey`: it lives and ends with this process."""
         return await self._do(lambda _: SURVEY)
+
+    async def attendance(self, dispatcher: str) -> int | None:
+        """See `ClientPort.attendance`."""
+        check_name("dispatcher", dispatcher)
+        return await self._do(lambda store: store.attendance.of(dispatcher))
+
+    async def attend(self, dispatcher: str, seconds: float) -> None:
+        """See `DispatcherPort.attend`."""
+        check_name("dispatcher", dispatcher)
+        check_number("seconds of attendance", seconds, 0.001, ATTENDANCE_MAX)
+        await self._do(lambda store: store.attendance.attend(dispatcher, seconds))
 
     async def find(self, path: TenantPath, name: str) -> str | None:
         """See `ClientPort.find`."""
