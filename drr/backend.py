@@ -49,6 +49,8 @@ from drr.durability import Survey
 from drr.errors import UnknownBackend
 from drr.exchange import (
     ATTENDANCE_MAX,
+    CALLS_KEPT_SECONDS,
+    CALLS_RELEASED,
     CALLS_REMEMBERED,
     CHANGES_KEPT,
     HISTORY_LENGTH,
@@ -104,6 +106,8 @@ from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath
 
 __all__ = [
     "ATTENDANCE_MAX",
+    "CALLS_KEPT_SECONDS",
+    "CALLS_RELEASED",
     "CALLS_REMEMBERED",
     "CHANGES_KEPT",
     "COUNT_MAX",
@@ -190,6 +194,21 @@ class ClientPort(Protocol):
         limit that `Settings.limits` does not have; `BacklogFull` or `RateLimited` where a quota of the project, or
         then of its organisation, would be exceeded (in the order of the jobs' first appearance; jobs that are
         not added do not count); `StoreFull` when there is no room.
+        """
+        ...
+
+    async def calls(self, client: str) -> list[int]:
+        """Return the numbers of the client's calls of ``submit`` that the store remembers, in any order.
+
+        A call that was answered, is among the client's last `CALLS_REMEMBERED` and is not remembered has been lost,
+        with all its jobs: the store is back at an earlier moment.
+        """
+        ...
+
+    async def release_calls(self, client: str) -> None:
+        """The client will repeat none of its calls: the store forgets them `CALLS_RELEASED` seconds from now.
+
+        It remembers them so long still for the sake of a call that is under way, cut off from who sent it.
         """
         ...
 

@@ -25,6 +25,10 @@ TOKEN_LIMIT: Final = 256
 
 CALLS_REMEMBERED: Final = 64
 """How many of a client's submits are remembered, to recognise one that is repeated."""
+CALLS_KEPT_SECONDS: Final = 86_400.0
+"""Seconds after a client's last submit for which its calls are remembered."""
+CALLS_RELEASED: Final = 600.0
+"""Seconds for which they are remembered still once the client has said that it will repeat none."""
 
 
 ATTENDANCE_MAX: Final = 10_000_000.0

@@ -56,6 +56,9 @@ class Operations(ABC):
     async def _patiently(self, operation: Callable[[], Awaitable[T]]) -> T: ...
 
     @abstractmethod
+    def _current(self, job_id: str) -> str: ...
+
+    @abstractmethod
     def handle(self, job_id: str) -> Handle[Any]:
         """Return a handle on any job of the namespace by its id."""
 
@@ -110,7 +113,7 @@ class Operations(ABC):
         ids = list(job_ids)
         for job_id in ids:
             parse_job_id(job_id)
-        await self._request([Request(RequestKind.CANCEL, job_id) for job_id in ids])
+        await self._request([Request(RequestKind.CANCEL, self._current(job_id)) for job_id in ids])
 
     async def cancel_all(
         self,

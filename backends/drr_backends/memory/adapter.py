@@ -55,7 +55,7 @@ from drr.clock import Clock
 from drr.durability import Survey
 from drr.errors import StoreUnavailable
 from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath, check_name, check_number, check_path
-from drr_backends.memory.admission import submit
+from drr_backends.memory.admission import calls_of, release_calls, submit
 from drr_backends.memory.checks import check_fence, validate
 from drr_backends.memory.listing import letters_of, list_jobs, locate, look_up, purge, usage_of
 from drr_backends.memory.passes import apply
@@ -159,6 +159,16 @@ class MemoryBackend(Backend):
         for job in jobs:
             check_job(job)
         return await self._do(lambda store: submit(store, client, call, jobs))
+
+    async def calls(self, client: str) -> list[int]:
+        """See `ClientPort.calls`."""
+        check_name("client", client)
+        return await self._do(lambda store: calls_of(store, client))
+
+    async def release_calls(self, client: str) -> None:
+        """See `ClientPort.release_calls`."""
+        check_name("client", client)
+        await self._do(lambda store: release_calls(store, client))
 
     async def look_up(self, job_ids: Sequence[str]) -> list[JobStatus | None]:
         """See `ClientPort.look_up`."""
