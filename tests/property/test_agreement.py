@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -30,6 +31,8 @@ MUST_HAPPEN = [
     *(BacklogFull.__name__, JobExists.__name__),
     *(f"seen {state}" for state in JobState),
 ]
+ROUNDS = 8
+"""Runs within which chance has to bring up all of these; one is often enough, but not always."""
 
 
 def fresh() -> str:
@@ -37,11 +40,15 @@ def fresh() -> str:
 
 
 def test_the_redis_adapter_agrees_with_the_memory_adapter(server: EmbeddedServer) -> None:
-    happened = run(
-        lambda: (Side(MemoryHarness(fresh())), Side(RedisHarness(server, fresh()))),
-        max_examples=40,
-        stateful_step_count=30,
-    )
+    happened: Counter[str] = Counter()
+    for _ in range(ROUNDS):
+        happened += run(
+            lambda: (Side(MemoryHarness(fresh())), Side(RedisHarness(server, fresh()))),
+            max_examples=40,
+            stateful_step_count=30,
+        )
+        if all(happened[what] for what in MUST_HAPPEN):
+            break
     # An agreement about nothing is none.
     assert [what for what in MUST_HAPPEN if not happened[what]] == []
 
