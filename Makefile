@@ -14,6 +14,7 @@ STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 .PHONY: help
 help: ## Show this list
@@ -39,6 +40,27 @@ demo: $(STAMP) ## Watch tenants share a pool for half a minute
 .PHONY: test
 test: $(STAMP) ## Run the tests (more options: make test PYTEST_ARGS='-k lease')
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# An environment of its own, with drr built and installed as users of the compiled core have it. What is beside the
+# package (tests, benchmarks) comes from here, after what is installed; -P keeps this directory from going first.
+COMPILED ?= .venv-compiled
+COMPILED_STAMP := $(COMPILED)/.installed
+
+.PHONY: compiled
+compiled: $(COMPILED_STAMP) ## Make .venv-compiled, with drr's core compiled (needs a C compiler)
+
+$(COMPILED_STAMP): pyproject.toml hatch_build.py $(shell find drr backends -name '*.py' -o -name '*.lua')
+	$(PYTHON) -m venv --clear $(COMPILED)
+	$(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 \
+		$(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check '.[embedded]' --group dev
+	pwd > "$$($(COMPILED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth"
+	@touch $@
+
+.PHONY: test-compiled
+test-compiled: $(COMPILED_STAMP) ## Run the tests of the core and what stands on it on the compiled core
+	$(COMPILED)/bin/python -P -m pytest -o pythonpath= -n auto -m 'not redis and not processes and not soak' \
+		tests/core tests/property tests/sim tests/simulate tests/unit $(PYTEST_ARGS)
 
 .PHONY: soak
 soak: $(STAMP) ## Run the tests that take minutes and are left out of `make test`
@@ -72,12 +94,22 @@ bench-latency: $(STAMP) ## Measure how long one job waits behind another tenant'
 	@$(BIN)/python -m bench.latency
 
 .PHONY: bench-simulate
-bench-simulate: $(STAMP) ## Measure simulated dispatches per second on a generated trace
-	@$(BIN)/python -m bench.simulate
+bench-simulate: $(STAMP) ## Measure simulated dispatches per second, from source and compiled
+	@$(BIN)/python -m bench.simulate $(BENCH_ARGS)
+	@$(MAKE) --no-print-directory $(COMPILED_STAMP)
+	@$(COMPILED)/bin/python -P -m bench.simulate $(BENCH_ARGS)
 
 .PHONY: bench-scenarios
 bench-scenarios: $(STAMP) ## Run the large scenarios in virtual time, two million jobs among them
 	@$(BIN)/python -m bench.scenarios
+
+.PHONY: chaos
+chaos: $(STAMP) ## Inject every fault into real processes on real servers (SHORT=1: in a few minutes)
+	@$(BIN)/python -m chaos $(if $(SHORT),--short) $(CHAOS_ARGS)
+
+.PHONY: chaos-soak
+chaos-soak: $(STAMP) ## The same faults at random for half an hour
+	@$(BIN)/python -m chaos --soak $(CHAOS_ARGS)
 
 TRACES ?= traces
 

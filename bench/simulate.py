@@ -5,7 +5,7 @@ them wait at most times. ``exact``: estimates are the durations, as for jobs who
 they are off by a factor of about three, and overruns are charged as they happen. Reading the trace is part of
 what is measured, and so are all accounts. Every figure is the median of the repeats, with the spread.
 
-Last line: JSON with ``dispatches_per_s`` by estimates and policy.
+Last line: JSON with ``build`` (``source`` or ``compiled``) and ``dispatches_per_s`` by estimates and policy.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 from bench.traces import trace, write
+from drr.core import is_compiled
 from drr.simulate.policies import POLICIES
 from drr.simulate.run import Setup, simulate, slots_of
 from drr.simulate.trace import open_source
@@ -43,8 +44,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     summary: dict[str, dict[str, int]] = {}
-    print(f"{args.jobs:,} jobs of {args.organisations:,} organisations, {args.repeats} repeats, dispatches a second")
-    print(f"{'estimates':10} {'policy':24} {'median':>9} {'lowest':>9} {'highest':>9}")
+    build = "compiled" if is_compiled() else "source"
+    print(f"{build}: {args.jobs:,} jobs of {args.organisations:,} organisations, {args.repeats} repeats")
+    print(f"{'estimates':10} {'dispatches a second of':24} {'median':>9} {'lowest':>9} {'highest':>9}")
     for kind in ("exact", "wrong"):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "generated.csv"
@@ -53,7 +55,7 @@ def main() -> None:
                 middle = round(statistics.median(speeds))
                 summary.setdefault(kind, {})[name] = middle
                 print(f"{kind:10} {name:24} {middle:9,} {round(min(speeds)):9,} {round(max(speeds)):9,}")
-    print(json.dumps({"dispatches_per_s": summary}))
+    print(json.dumps({"build": build, "dispatches_per_s": summary}))
 
 
 if __name__ == "__main__":

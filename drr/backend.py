@@ -45,8 +45,10 @@ from drr.checks import (
     check_worker,
 )
 from drr.clock import Clock
+from drr.durability import Survey
 from drr.errors import UnknownBackend
 from drr.exchange import (
+    ATTENDANCE_MAX,
     AUDIT_LIMIT,
     CALLS_KEPT_SECONDS,
     CALLS_RELEASED,
@@ -107,6 +109,7 @@ from drr.exchange import (
 from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath
 
 __all__ = [
+    "ATTENDANCE_MAX",
     "AUDIT_LIMIT",
     "CALLS_KEPT_SECONDS",
     "CALLS_RELEASED",
@@ -165,6 +168,7 @@ __all__ = [
     "StoredStatus",
     "Strike",
     "Struck",
+    "Survey",
     "Usage",
     "UsageKey",
     "Window",
@@ -245,8 +249,10 @@ class ClientPort(Protocol):
     async def list_jobs(self, path: TenantPath, state: JobState, limit: int = 100, cursor: str = "") -> Page:
         """List jobs of an organisation (path of one name) or project in a state, part by part.
 
-        Of final states the history is read, latest end first (`HISTORY_LENGTH`, `HISTORY_SECONDS`); what ends or
-        begins during the listing may be missed. ``limit`` 1 to `ITEM_LIMIT` bounds how many are looked at, roughly.
+        Of final states the history is read, latest end first (`HISTORY_LENGTH`, `HISTORY_SECONDS`). A job that is in
+        that state all the time from the first part to the last is listed once, whatever comes and goes around it; one
+        that enters or leaves it meanwhile may be missed, or listed twice if it comes back. ``limit``: 1 to
+        `ITEM_LIMIT`; it bounds how many are looked at, roughly.
         """
         ...
 
@@ -279,6 +285,14 @@ class ClientPort(Protocol):
 
     async def read_status(self) -> StoredStatus:
         """Return the leader's last description of its tree, the leader record and the workers."""
+        ...
+
+    async def survey(self) -> Survey:
+        """Return what the store keeps of what it acknowledges, as far as it tells: a want of rights is no error."""
+        ...
+
+    async def attendance(self, dispatcher: str) -> int | None:
+        """Return the counter of a dispatcher's signs of life (`DispatcherPort.attend`); ``None`` if there is none."""
         ...
 
     async def dead_letters(self, organisation: str = "", limit: int = 100, after: int = 0) -> list[DeadLetter]:
@@ -366,6 +380,10 @@ class DispatcherPort(Protocol):
         """
         ...
 
+    async def survey(self) -> Survey:
+        """Return what the store keeps of what it acknowledges, as far as it tells: a want of rights is no error."""
+        ...
+
     async def leader(self) -> LeaderRecord:
         """Return who leads."""
         ...
@@ -386,6 +404,14 @@ class DispatcherPort(Protocol):
         """Block until somebody resigns or ``block`` seconds have passed; return whether somebody did.
 
         Returns true at once if nobody leads, so that a resignation just before the call is not missed.
+        """
+        ...
+
+    async def attend(self, dispatcher: str, seconds: float) -> None:
+        """Raise the counter by which others see that a dispatcher of this name lives, leading or not.
+
+        It starts at 1, and is forgotten when ``seconds`` (0.001 to `ATTENDANCE_MAX`) have passed by the store's clock
+        without another call. Works when memory is full.
         """
         ...
 

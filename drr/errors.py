@@ -342,6 +342,29 @@ class JobNotFound(JobError):
         )
 
 
+class DeadLetterNotFound(DrrError):
+    """Raised when there is no dead letter of a number; ``number`` is it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(
+            f"there is no dead letter {number}: its job was queued again, it was deleted, or there never was one; "
+            "list them to see which there are"
+        )
+
+
+class DeadlinePassed(DrrError):
+    """Raised when a dead job is to be queued again whose deadline is over: it would only expire. ``number``: its."""
+
+    def __init__(self, number: int, deadline: float, now: float) -> None:
+        self.number = number
+        self.deadline = deadline
+        super().__init__(
+            f"the deadline of the job of dead letter {number} was {now - deadline:.0f} s ago, "
+            "so it would expire at once; submit it anew, or delete the letter"
+        )
+
+
 class ServerNotFound(DrrError):
     """Raised when an embedded server is wanted and no server binary can be found; says what to install."""
 
@@ -366,6 +389,15 @@ class ReportUnavailable(DrrError):
         super().__init__(
             f"the report's charts need {library}, which is not installed: pip install 'drr-dispatcher[report]'"
         )
+
+
+class ProbeUnavailable(DrrError):
+    """Raised when the probe cannot listen at its address: taken, not of this machine, or not permitted."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        self.address = address
+        self.reason = reason
+        super().__init__(f"the probe cannot listen at {address}: {reason}; give it another address")
 
 
 class DemoFailed(DrrError):

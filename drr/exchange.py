@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import reduce
 from typing import Final, NamedTuple, TypeAlias
 
 from drr.model import Completion, Header, JobState, Lane, Lease, NodeState, Settings, TenantPath
@@ -28,6 +29,10 @@ CALLS_KEPT_SECONDS: Final = 86_400.0
 """Seconds after a client's last submit for which its calls are remembered."""
 CALLS_RELEASED: Final = 600.0
 """Seconds for which they are remembered still once the client has said that it will repeat none."""
+
+
+ATTENDANCE_MAX: Final = 10_000_000.0
+"""Most seconds for which a store remembers that a dispatcher lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,8 @@ class WorkerRecord:
     """A worker's heartbeat as the store holds it. ``renewals`` rises by one with every beat.
 
     ``slots`` by pool. ``held``: tokens of the attempts in its hands, unreported ones included.
-    ``draining``: takes nothing new; its free slots do not count.
+    ``draining``: takes nothing new; its free slots do not count. ``blocks``: how often its event loop was blocked for
+    too long since the process began; 0 for workers that do not count that.
     """
 
     name: str
@@ -144,6 +150,7 @@ class WorkerRecord:
     draining: bool = False
     version: str = ""
     renewals: int = 0
+    blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,6 +394,11 @@ class Usage(NamedTuple):
         """How many attempts ended."""
         return self.succeeded + self.failed + self.timed_out + self.cancelled + self.lost + self.returned
 
+    @classmethod
+    def sum(cls, accounts: Iterable[Usage]) -> Usage:
+        """Return the sum of any number of accounts."""
+        return reduce(cls.plus, accounts, cls())
+
     def plus(self, other: Usage) -> Usage:
         """Return the sum of two accounts."""
         mine, its = self, other
@@ -514,6 +526,10 @@ class DeadLetter:
     buried_at: float
     header: Header | None
     payload: bytes
+
+    def expired(self, now: float) -> bool:
+        """Whether the job's deadline is over at ``now`` (Unix seconds), so that it would not run any more."""
+        return self.header is not None and self.header.deadline is not None and self.header.deadline <= now
 
 
 @dataclass(frozen=True, slots=True)

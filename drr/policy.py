@@ -261,3 +261,9 @@ class Settings:
     assigned: Mapping[str, str] = field(default_factory=dict)
     quotas: Mapping[TenantPath, Quota] = field(default_factory=dict)
     limits: Mapping[str, SharedLimit] = field(default_factory=dict)
+
+    def quota(self, path: TenantPath) -> Quota:
+        """Return the quota of an organisation or project; see ``quotas``."""
+        if len(path) == 1:
+            return self.quotas.get(path) or self.quotas.get((ANY,)) or NO_QUOTA
+        return self.quotas.get(path) or self.quotas.get((path[0], ANY)) or self.quotas.get((ANY, ANY)) or NO_QUOTA

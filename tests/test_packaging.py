@@ -64,6 +64,7 @@ def test_the_sdist_has_what_it_takes_to_test_it(built: Built) -> None:
         "tests",
         "bench",
         "chaos",
+        "hatch_build.py",
         "docs",
         ".ci",
         ".gitignore",

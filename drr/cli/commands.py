@@ -10,6 +10,7 @@ from drr.cli.dead import dead
 from drr.cli.demo import demo
 from drr.cli.exits import EXIT_CODES, DrrGroup
 from drr.cli.fields import examples
+from drr.cli.health import health
 from drr.cli.jobs import cancel, jobs
 from drr.cli.plans import plans
 from drr.cli.serve import init, serve
@@ -18,6 +19,7 @@ from drr.cli.status import status
 from drr.cli.submit import submit
 from drr.cli.usage import usage
 from drr.cli.worker import worker
+from drr.core import is_compiled
 from drr.dispatcher.options import package_version
 
 app = typer.Typer(
@@ -35,7 +37,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"drr {package_version()}")
+        typer.echo(f"drr {package_version()}{' (compiled core)' if is_compiled() else ''}")
         raise typer.Exit
 
 
@@ -90,6 +92,13 @@ app.add_typer(dead, name="dead")
 app.add_typer(plans, name="plans")
 app.command(epilog=examples("drr usage --org acme", "drr usage --org acme --since 2026-11-01 --by day --json"))(usage)
 app.command(epilog=examples("drr status", "drr status redis://db:6379/1 --json"))(status)
+app.command(
+    epilog=examples(
+        "drr health",
+        "drr health redis://db:6379/1 --worker w1 --worker w2 --strict",
+        "drr health --dispatcher drr-0 --patience 5 --json",
+    )
+)(health)
 app.command(
     "simulate",
     epilog=examples(

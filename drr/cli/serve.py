@@ -11,6 +11,7 @@ import typer
 from drr.backend import open_backend
 from drr.cli.entitlements import Entitlements, read_entitlements
 from drr.cli.fields import DEFAULT_URL, Namespace, StoreArgument
+from drr.cli.probing import Patience, ProbeOption, answering_probes
 from drr.cli.recording import Anonymous, Keep, Limit, RecordFileOption, make_recorder
 from drr.cli.runtime import LogLevel, LogOption, process_name, run, shown_url, start_log, until_stopped
 from drr.clock import SystemClock
@@ -87,6 +88,8 @@ def serve(
     record_limit: Limit = None,
     record_keep: Keep = None,
     record_anonymous: Anonymous = False,
+    probe: ProbeOption = None,
+    probe_patience: Patience = 10.0,
     log_level: LogOption = LogLevel.INFO,
 ) -> None:
     """Run a dispatcher: it leads, or stands by and takes over when the leader fails.
@@ -121,9 +124,11 @@ def serve(
     )
     recorder = make_recorder(record, record_limit, record_keep, record_anonymous)
     dispatcher = _make(url, namespace, name, lease, heartbeat, leader_lease, poison_after, found, plans, recorder)
+    probing = answering_probes(probe, lambda: dispatcher.health(patience=probe_patience))
     start_log(log_level)
     log.info("serving namespace %s at %s", namespace, shown_url(url))
-    run(lambda: _serve(dispatcher))
+    with probing:
+        run(lambda: _serve(dispatcher))
 
 
 def _make(

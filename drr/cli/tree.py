@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
@@ -10,6 +11,8 @@ from rich.text import Text
 
 from drr.backend import WorkerRecord
 from drr.dispatcher import NodeStatus, PoolStatus
+from drr.dispatcher.status import BacklogStatus, LimitStatus
+from drr.model import Settings
 
 if TYPE_CHECKING:
     from drr.cli.status import Report
@@ -29,6 +32,8 @@ def print_report(report: Report) -> None:
     console = make_console()
     console.print(Text.assemble(("namespace ", "dim"), (report.namespace, "bold")))
     console.print(_leader_line(report))
+    for remark in report.status.store.cautions.values() if report.status else ():
+        console.print(Text(f"store      warning: {remark}", "yellow"))
     if report.status is None:
         console.print("nothing is described yet: a leader describes its tree within a second")
     else:
@@ -43,6 +48,13 @@ def print_report(report: Report) -> None:
         console.print(_pool_table(pool))
         if pool.omitted > 0:
             console.print(f"... and {pool.omitted:,} more tenants, less busy")
+    if report.status and report.status.limits:
+        console.print()
+        console.print(_limits_table(report.status.limits))
+    backlogs = [backlog for backlog in report.status.backlogs if backlog.jobs] if report.status else []
+    if backlogs:
+        console.print()
+        console.print(_backlogs_table(backlogs, report.settings))
 
 
 def _leader_line(report: Report) -> Text:
@@ -64,13 +76,15 @@ def _workers_table(workers: tuple[WorkerRecord, ...]) -> Table:
     for record in workers:
         slots = ", ".join(f"{count} {pool}" for pool, count in sorted(record.slots.items()))
         state = "draining" if record.draining else "working"
+        if record.blocks:
+            state += f", loop blocked {record.blocks:,}x"
         table.add_row(Text(record.name), slots, str(len(record.held)), state, Text(record.version or "?"))
     return table
 
 
 def _pool_line(pool: PoolStatus) -> Text:
     parts = [
-        f"{pool.running} of {pool.slots} slots busy",
+        f"{pool.running} of {pool.slots} slots busy" if pool.workers else "no workers: its jobs wait",
         f"{pool.queued:,} queued",
         f"{pool.active:,} projects with work",
     ]
@@ -102,7 +116,7 @@ def _node_row(node: NodeStatus) -> tuple[Text | str, ...]:
         _running(node),
         f"{node.credit:+.2f}",
         f"{node.share:.1%}",
-        _seconds(node.oldest_wait) if node.queued else "",
+        _wait(node) if node.queued else "",
         node.lane,
         Text(node.waits, "yellow"),
     )
@@ -112,6 +126,48 @@ def _running(node: NodeStatus) -> str:
     """Return the running jobs, with the lower cap if there is one: ``3/3``."""
     caps = [cap for cap in (node.soft_cap, node.hard_cap) if cap is not None]
     return f"{node.running}/{min(caps)}" if caps else str(node.running)
+
+
+def _wait(node: NodeStatus) -> Text:
+    """Return how long the next job has waited, and how long it should at most: ``12.0 s (of 5.0 s)``."""
+    if node.wait_target is None:
+        return Text(_seconds(node.oldest_wait))
+    text = f"{_seconds(node.oldest_wait)} (of {_seconds(node.wait_target)})"
+    return Text(text, "red" if node.late else "")
+
+
+def _limits_table(limits: tuple[LimitStatus, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("limit", no_wrap=True)
+    for column in ("held", "waiting", "starts a second"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for limit in limits:
+        held = f"{limit.running:,}" if limit.concurrency is None else f"{limit.running:,}/{limit.concurrency:,}"
+        rate = "" if limit.rate is None else f"{limit.rate:g}"
+        table.add_row(Text(limit.name, "bold"), held, f"{limit.waiting:,}", rate)
+    return table
+
+
+def _backlogs_table(backlogs: Sequence[BacklogStatus], settings: Settings) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("backlog of", no_wrap=True)
+    for column in ("jobs", "worker-seconds", "delayed"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for backlog in backlogs:
+        quota = settings.quota((backlog.organisation,))
+        table.add_row(
+            Text(backlog.organisation, "bold"),
+            _against(backlog.jobs, quota.jobs, ",d"),
+            _against(backlog.worker_seconds, quota.worker_seconds, ",.1f"),
+            f"{backlog.delayed:,}",
+        )
+    return table
+
+
+def _against(value: float, most: float | None, form: str) -> Text:
+    if most is None:
+        return Text(format(value, form))
+    return Text(f"{value:{form}} of {most:{form}}", "red" if value >= most else "")
 
 
 def _seconds(seconds: float) -> str:

@@ -8,6 +8,7 @@ import typer
 
 from drr.cli.fields import DEFAULT_URL, URL_VARIABLE, read_count, read_named
 from drr.cli.loading import load_worker
+from drr.cli.probing import Patience, ProbeOption, answering_probes
 from drr.cli.runtime import LogLevel, LogOption, start_log
 from drr.worker import Worker
 
@@ -33,6 +34,11 @@ def worker(
     patience: Annotated[
         float | None, typer.Option(help="Seconds to wait at the start for the store to be there and prepared.")
     ] = None,
+    blocked_after: Annotated[
+        float | None, typer.Option(help="Seconds of a blocked event loop after which the log names the job.")
+    ] = None,
+    probe: ProbeOption = None,
+    probe_patience: Patience = 600.0,
     log_level: LogOption = LogLevel.INFO,
 ) -> None:
     """Run a worker: take jobs from its pools, run their handlers, report how they end.
@@ -56,6 +62,9 @@ def worker(
         heartbeat=heartbeat,
         grace=grace,
         patience=patience,
+        blocked_after=blocked_after,
     )
+    probing = answering_probes(probe, lambda: chosen.health(patience=probe_patience))
     start_log(log_level)
-    chosen.main()
+    with probing:
+        chosen.main()

@@ -256,11 +256,14 @@ class Client(Operations):
         return Handle(job_id, self, own=False)
 
     async def look_up(self, job_id: str) -> JobStatus | None:
-        """Return where a job stands, or ``None`` if the store knows nothing of it."""
+        """Return where a job stands, or ``None`` if the store knows nothing of it.
+
+        Repeated for the client's patience while the store cannot be reached; then raises `StoreUnavailable`.
+        """
         backend, _ = self._opened()
-        [status] = await backend.look_up([self._current(job_id)])
+        [status] = await self._patiently(lambda: backend.look_up([self._current(job_id)]))
         if status is None and self._replay is not None and await self._replay.settle(self._current(job_id)):
-            [status] = await backend.look_up([self._current(job_id)])
+            [status] = await self._patiently(lambda: backend.look_up([self._current(job_id)]))
         return status
 
     async def wait_for(self, job_id: str, *, own: bool, timeout: float | None) -> JobStatus | None:

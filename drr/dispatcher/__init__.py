@@ -10,6 +10,6 @@ pass out) are synchronous and know no clock; so are `election` and `status`. `ne
 from drr.dispatcher.counters import Counters
 from drr.dispatcher.dispatcher import Dispatcher
 from drr.dispatcher.recording import Recorder
-from drr.dispatcher.status import NodeStatus, PoolStatus, Status, decode_status
+from drr.dispatcher.status import NodeStatus, PoolStatus, Status, StoreStatus, decode_status
 
-__all__ = ["Counters", "Dispatcher", "NodeStatus", "PoolStatus", "Recorder", "Status", "decode_status"]
+__all__ = ["Counters", "Dispatcher", "NodeStatus", "PoolStatus", "Recorder", "Status", "StoreStatus", "decode_status"]

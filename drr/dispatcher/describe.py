@@ -22,6 +22,7 @@ from drr.dispatcher.engine import Engine
 from drr.dispatcher.pools import Pool
 from drr.dispatcher.status import BacklogStatus, LimitStatus, NodeStatus, PoolStatus, Status, encode_status
 from drr.dispatcher.sweep import Sweep
+from drr.dispatcher.vitals import Vitals
 from drr.model import TenantPath
 
 log = logging.getLogger("drr.dispatcher")
@@ -191,8 +192,9 @@ def _why(node: NodeView, pool: Pool) -> str:
 class StatusWriter:
     """Writes the description of the leading engine about once a second, if anything has changed."""
 
-    def __init__(self, clock: Clock, name: str, version: str) -> None:
+    def __init__(self, clock: Clock, name: str, version: str, vitals: Vitals) -> None:
         self._clock = clock
+        self._vitals = vitals
         self._name = name
         self._version = version
         self.start()
@@ -239,7 +241,8 @@ class StatusWriter:
             BacklogStatus(name, work.jobs, work.worker_seconds, max(0, work.jobs - queued))
             for (name, queued), work in zip(organisations.items(), works, strict=True)
         )
-        blob = encode_status(replace(status, backlogs=backlogs))
+        store, committed_at = self._vitals.store(), self._vitals.committed_at()
+        blob = encode_status(replace(status, backlogs=backlogs, store=store, committed_at=committed_at))
         now = self._clock.monotonic()
         self._due_at = max(self._due_at, now + (self._spent + now - began) / MOST_OF_THE_TIME)
         await backend.write_status(engine.token, blob)

@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 
 from drr.backend import Backend, open_backend
 from drr.clock import Clock, SystemClock
+from drr.dispatcher.attendance import keep_attending
 from drr.dispatcher.counters import Counters
 from drr.dispatcher.describe import StatusWriter
 from drr.dispatcher.election import Election
@@ -35,7 +36,10 @@ from drr.dispatcher.settings import (
     set_plans,
     set_pool,
 )
+from drr.dispatcher.surveying import keep_surveying, survey
+from drr.dispatcher.vitals import Vitals
 from drr.errors import BackendError, CommitRefused, NotLeading, PlansError, StoreNotPrepared
+from drr.health import DispatcherHealth
 from drr.model import NodePolicy, PoolPolicy, TenantPath, check_name
 from drr.plans import Plans
 from drr.timing import Backoff, Signal
@@ -95,7 +99,7 @@ class Dispatcher:
         nodes that they name, and are stored. Give all dispatchers of a namespace the same.
 
         ``plans``: a plans file, which is watched: a change acts on the backlog at once, a bad file changes nothing;
-        or `Plans` that were read. They are put into force whenever this dispatcher comes to lead.
+        or `Plans` that were read. They are put into force when this dispatcher first leads.
 
         ``record``: a file ending in ``.csv`` or ``.csv.gz`` into which the jobs that end are recorded while this
         dispatcher leads, to be replayed by ``drr simulate``; or a `Recorder`, with settings of its own.
@@ -120,9 +124,10 @@ class Dispatcher:
         self._watched = None if plans is None or isinstance(plans, Plans) else PlansFile(plans)
         if plans is not None:
             self.plans = plans if self._watched is None else self._watched.read()
-        self._status = StatusWriter(self._clock, self._options.name, package_version())
         self._leading = asyncio.Event()
-        self._leader_seen = ""
+        tick = tick_of(self._options.rules.lease, leader_lease)
+        self._vitals = Vitals(self._clock, self._options.name, leader_lease, tick)
+        self._status = StatusWriter(self._clock, self._options.name, package_version(), self._vitals)
         self._entered = False
         self._group: TaskGroup | None = None
 
@@ -141,6 +146,7 @@ class Dispatcher:
             if self._recorder is not None:
                 self._recorder.open()
             await self._backend.prepare()
+            await survey(self._backend, self._vitals)
         except BaseException:
             await self._close_record()
             if self._owned:
@@ -166,7 +172,7 @@ class Dispatcher:
                 return None
             raise only from None
         finally:
-            self._changes.refuse(NotLeading(self._leader_seen))
+            self._changes.refuse(NotLeading(self._vitals.leader))
             await self._close_record()
 
     async def _close_record(self) -> None:
@@ -183,6 +189,14 @@ class Dispatcher:
     def counters(self) -> Counters:
         """What this dispatcher has done since it was made."""
         return self._counters
+
+    def health(self, *, patience: float = 10.0) -> DispatcherHealth:
+        """Return whether this dispatcher is live and ready, and why not. From any thread; asks nobody.
+
+        Ready: it leads or stands by, and the store has answered within ``leader_lease`` seconds. Live: its loop has
+        not ended or stuck, and the event loop has turned within ``patience`` seconds (which other threads can see).
+        """
+        return self._vitals.health(patience)
 
     async def wait_leading(self) -> None:
         """Return once this dispatcher leads and has loaded."""
@@ -239,7 +253,7 @@ class Dispatcher:
 
     async def _change(self, change: Change) -> None:
         if not self.is_leader:
-            raise NotLeading(self._leader_seen)
+            raise NotLeading(self._vitals.leader)
         await self._changes.make(change)
 
     # --- the background -------------------------------------------------------------------------------
@@ -251,10 +265,13 @@ class Dispatcher:
             async with anyio.create_task_group() as group:
                 group.start_soon(news.run)
                 group.start_soon(self._tick)
+                group.start_soon(keep_surveying, self._backend, self._clock, self._vitals)
+                group.start_soon(keep_attending, self._backend, self._clock, self._options)
                 if self._watched is not None:
                     group.start_soon(self._watch_plans, self._watched)
                 group.start_soon(self._stand_and_lead, calls_backend, news)
         finally:
+            self._vitals.stopped()
             with anyio.move_on_after(PARTING_TIME, shield=True):
                 await news.close()
                 await calls_backend.close()
@@ -262,14 +279,13 @@ class Dispatcher:
                     await self._backend.close()
 
     async def _tick(self) -> None:
-        seconds = tick_of(self._options.rules.lease, self._options.leader_lease)
         while True:
-            await self._clock.sleep(seconds)
+            self._vitals.turned()
+            await self._clock.sleep(self._vitals.tick)
             self._wake.set()
 
     async def _stand_and_lead(self, calls_backend: Backend, news: News) -> None:
-        unique = self._rng.getrandbits
-        election = Election(self._options.leader_lease, lambda: f"{unique(128):032x}")
+        election = Election(self._options.leader_lease, lambda: f"{self._rng.getrandbits(128):032x}")
         try:
             await self._lead_again_and_again(election, calls_backend, news)
         finally:
@@ -287,6 +303,7 @@ class Dispatcher:
             except BackendError as error:
                 # An announced head that was not there refuses the commit; reading lanes first cannot be fooled.
                 trusting, again = not isinstance(error, CommitRefused), True
+                self._vitals.failed(error)
                 log.warning("%s: %s; dropping what is known and starting anew", type(error).__name__, error)
                 await self._clock.sleep(backoff.next())
                 if isinstance(error, StoreNotPrepared):
@@ -316,17 +333,17 @@ class Dispatcher:
         poll = self._options.leader_lease / POLLS_PER_LEASE
         while True:
             record = await self._backend.leader()
-            self._leader_seen = record.token
+            self._vitals.stands_by(record.token)
             bid = election.look(record, self._clock.monotonic())
             if bid is not None:
                 expected, token = bid
                 with anyio.CancelScope(shield=True):
                     elected = await self._backend.elect(expected, token)
-                if elected:
-                    log.info("%s leads as %s", self._options.name, token)
-                    self._leader_seen = token
-                    return token
-                continue
+                if not elected:
+                    continue
+                log.info("%s leads as %s", self._options.name, token)
+                self._vitals.elected(token)
+                return token
             self._changes.refuse(NotLeading(record.token))
             await calls_backend.await_resignation(poll)
 
@@ -343,6 +360,7 @@ class Dispatcher:
             counters=self._counters,
             status=self._status,
             trusting=trusting,
+            vitals=self._vitals,
             recorder=self._recorder,
             rng=self._rng,
         )

@@ -25,6 +25,7 @@ from drr.dispatcher.engine import Engine
 from drr.dispatcher.news import News
 from drr.dispatcher.recording import Recorder
 from drr.dispatcher.settings import Changes
+from drr.dispatcher.vitals import Vitals
 from drr.timing import Signal
 
 log = logging.getLogger("drr.dispatcher")
@@ -65,6 +66,7 @@ class Leadership:
         counters: Counters,
         status: StatusWriter,
         trusting: bool,
+        vitals: Vitals,
         recorder: Recorder | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -81,6 +83,7 @@ class Leadership:
         self._counters = counters
         self._status = status
         self._trusting = trusting
+        self._vitals = vitals
         self._recorder = recorder
         now = clock.monotonic()
         self._renewed_at = now
@@ -90,10 +93,12 @@ class Leadership:
     async def run(self, on_leading: Callable[[], None], on_progress: Callable[[], None]) -> None:
         """Load, then make passes for ever; tell when loaded, and of each commit."""
         engine = await self._load()
+        self._changes.loaded(engine.settings, self._clock.monotonic())
         self._news.start(engine.position)
         self._status.start()
         if self._recorder is not None:
             self._recorder.resume(self._clock.monotonic(), self._clock.wall())
+        self._vitals.leads()
         on_leading()
         try:
             while True:
@@ -133,6 +138,7 @@ class Leadership:
         now = self._clock.monotonic()
         if engine.workers_due or now - self._looked_at >= _look_every(engine):
             records = await self._backend.workers()
+            self._vitals.answered()
             self._looked_at = self._clock.monotonic()
             engine.look(records, now, self._looked_at)
         describing = await self._status.go_on(engine, self._backend)
@@ -184,8 +190,9 @@ class Leadership:
         with anyio.CancelScope(shield=True):
             replies = await self._backend.commit(plan.commit, plan.peeks)
         self._counters.commits += 1
+        self._vitals.committed()
         self._renewed_at = self._clock.monotonic()
-        self._changes.stored(plan.commit)
+        self._changes.stored(plan.commit, self._renewed_at)
         self._auditor.committed(plan.commit)
         engine.confirm(replies)
         if self._recorder is not None and plan.commit.settlements:
@@ -196,4 +203,5 @@ class Leadership:
         now = self._clock.monotonic()
         if now - self._renewed_at >= self._renew_every:
             await self._backend.renew(self._token)
+            self._vitals.answered()
             self._renewed_at = now

@@ -6,7 +6,7 @@ for the command line: nothing that decides anything ever reads it.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, cast
 
 from drr.errors import MalformedMessage
@@ -97,10 +97,24 @@ class BacklogStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """What the store keeps of what it acknowledges, as it said when the leader last asked.
+
+    ``server``: kind and version, or empty; ``level``: a `drr.durability.Level`; ``cautions``: what is wrong with its
+    settings, in words, by `drr.durability.Caution`.
+    """
+
+    server: str = ""
+    level: str = "unknown"
+    cautions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """What a leader says of itself. ``at``: its wall clock. ``counters`` are `Counters` by name.
 
-    ``backlogs``: of organisations that are shown in some pool.
+    ``backlogs``: of organisations that are shown in some pool. ``committed_at``: its wall clock at its last commit,
+    to a second; ``None`` if it has made none.
     """
 
     at: float
@@ -111,6 +125,8 @@ class Status:
     pools: tuple[PoolStatus, ...]
     limits: tuple[LimitStatus, ...] = ()
     backlogs: tuple[BacklogStatus, ...] = ()
+    store: StoreStatus = field(default_factory=StoreStatus)
+    committed_at: float | None = None
 
 
 def encode_status(status: Status) -> bytes:
@@ -121,14 +137,19 @@ def encode_status(status: Status) -> bytes:
 def decode_status(blob: bytes) -> Status:
     """Return what `encode_status` was given; raises `MalformedMessage` for anything else.
 
-    Unknown fields of a later version are ignored, missing ones are an error.
+    Unknown fields of a later version are ignored, missing ones are an error, apart from ``store`` and
+    ``committed_at``, which earlier versions did not write.
     """
     raw = unpack("status", blob)
     try:
         pools = tuple(_read_pool(pool) for pool in raw["pools"])
         limits = tuple(_read(LimitStatus, limit) for limit in raw["limits"])
         backlogs = tuple(_read(BacklogStatus, backlog) for backlog in raw["backlogs"])
-        return cast(Status, _read(Status, raw, pools=pools, limits=limits, backlogs=backlogs))
+        later = {
+            "store": _read(StoreStatus, raw["store"]) if "store" in raw else StoreStatus(),
+            "committed_at": raw.get("committed_at"),
+        }
+        return cast(Status, _read(Status, raw, pools=pools, limits=limits, backlogs=backlogs, **later))
     except (KeyError, TypeError, AttributeError) as error:
         raise MalformedMessage("status", f"{type(error).__name__}: {error}") from error
 
@@ -139,5 +160,5 @@ def _read_pool(raw: dict[str, Any]) -> PoolStatus:
 
 
 def _read(kind: type[Any], raw: dict[str, Any], **replaced: Any) -> Any:
-    names = [field.name for field in fields(kind)]
+    names = [one.name for one in fields(kind)]
     return kind(**{name: replaced[name] if name in replaced else raw[name] for name in names})

@@ -229,7 +229,7 @@ def drift_ratio(children: list[Book], quantum: float) -> float:
     ratio = 0.0
     for _ in range(64):
         best = sorted(facts, key=lambda fact: fact[0] - ratio * fact[1])[-2:]
-        better = sum(fact[0] for fact in best) / sum(fact[1] for fact in best)
+        better = (best[0][0] + best[1][0]) / (best[0][1] + best[1][1])
         if better <= ratio * (1 + 1e-12):
             break
         ratio = better

@@ -24,7 +24,9 @@ import heapq
 import itertools
 import logging
 import math
+import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, Final
 
 import anyio
@@ -43,6 +45,10 @@ from drr.worker.tasks import AnyTask, Tasks
 log = logging.getLogger("drr.worker")
 
 ERROR_LENGTH_LIMIT: Final = 1000
+
+
+_current: ContextVar[Holding] = ContextVar("drr attempt")
+"""The attempt whose handler a task belongs to. Each handler runs in a task of its own, so nobody resets it."""
 
 
 class Handlers:
@@ -65,6 +71,7 @@ class Handlers:
         self._on_end = on_end
         self._say = say
         self._limiter = anyio.CapacityLimiter(sum(options.slots.values()))
+        self._on_loop: dict[asyncio.Task[object], Holding] = {}
         self.deadlines = Deadlines(clock)
         self.abandoned = 0
         """Threads that were still running when their attempts were handed back."""
@@ -127,11 +134,28 @@ class Handlers:
             args.insert(0, self._context(holding))
         if not task.is_async:
             return await self._call_in_thread(task, args, kwargs)
-        with anyio.CancelScope() as holding.scope:
-            if holding.expired:
-                holding.scope.cancel()  # its deadline passed before it got its first turn
-            return await task.function(*args, **kwargs)
-        return None  # the scope was cancelled; `run` looks why
+        me = asyncio.current_task()
+        assert me is not None, "handlers run in tasks"
+        self._on_loop[me] = holding
+        _current.set(holding)
+        try:
+            with anyio.CancelScope() as holding.scope:
+                if holding.expired:
+                    holding.scope.cancel()  # its deadline passed before it got its first turn
+                return await task.function(*args, **kwargs)
+            return None  # the scope was cancelled; `run` looks why
+        finally:
+            del self._on_loop[me]
+
+    def describe(self, task: asyncio.Task[object]) -> str:
+        """Say in words what a task of the worker's loop is: which job, if a handler runs in it. From any thread."""
+        holding = self._on_loop.get(task)
+        if holding is None and sys.version_info >= (3, 12):
+            holding = task.get_context().get(_current)  # a task that the handler itself has started
+        if holding is None:
+            return f"the asyncio task {task.get_name()!r}"
+        header = holding.attempt.header
+        return f"job {header.job_id} (task {header.task})"
 
     async def _call_in_thread(self, task: AnyTask, args: list[Any], kwargs: dict[str, Any]) -> object:
         call = ThreadCall(functools.partial(task.function, *args, **kwargs))

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from random import Random
-from typing import Final
 
 import anyio
 
@@ -19,49 +19,11 @@ from drr.backend import Backend
 from drr.clock import Clock
 from drr.errors import BackendError
 from drr.timing import Alarm, Signal, run_within
+from drr.worker.loopwatch import LoopWatch
 from drr.worker.pulse import Pulse
 from drr.worker.state import Hands
 
 log = logging.getLogger("drr.worker")
-
-BLOCKED_LIMIT: Final = 5.0
-"""Seconds without a turn of the worker's loop after which the handler that blocks it is logged."""
-
-
-class LoopWatch:
-    """Sees from another thread whether an event loop still turns, and names the task that holds it up."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
-        self._loop = loop
-        self._clock = clock
-        self._asked_at: float | None = None
-        self._warned = False
-
-    def look(self) -> None:
-        """Ask the loop for a sign; complain once if the last question is still unanswered after a while.
-
-        Raises:
-            RuntimeError: the loop is closed. Whether it was closed before or after the last question.
-        """
-        if self._loop.is_closed():  # a question asked just before it closed is never answered, nor asked again
-            raise RuntimeError("the event loop of the worker is closed")
-        now = self._clock.monotonic()
-        if self._asked_at is None:
-            self._asked_at = now
-            self._loop.call_soon_threadsafe(self._answer)
-        elif not self._warned and now - self._asked_at > BLOCKED_LIMIT:
-            self._warned = True
-            task = asyncio.current_task(self._loop)
-            log.warning(
-                "the event loop has been blocked for %.1f s by %s; use a plain function for blocking work: "
-                "it runs in a thread",
-                now - self._asked_at,
-                "unknown code" if task is None else repr(task.get_name()),
-            )
-
-    def _answer(self) -> None:
-        self._asked_at = None
-        self._warned = False
 
 
 class Heart:
@@ -77,8 +39,13 @@ class Heart:
         lease: float,
         rng: Random,
         news: Signal,
+        blocked_after: float,
+        describe: Callable[[asyncio.Task[object]], str],
     ) -> None:
-        """``backend`` is the heart's own handle, which it closes; ``news`` wakes the worker."""
+        """``backend`` is the heart's own handle, which it closes; ``news`` wakes the worker.
+
+        ``blocked_after`` and ``describe``: see `LoopWatch`.
+        """
         self._hands = hands
         self._backend = backend
         self._clock = clock
@@ -91,8 +58,12 @@ class Heart:
         self._hurried = False
         self._stopped = False
         self._failures = 0
+        self._blocked_after = blocked_after
+        self._describe = describe
         self._watch: LoopWatch | None = None
         self.started = False
+        self.ended = False
+        """Whether the loop is over, by `stop` or by an error of drr itself."""
 
     # --- called by the worker -------------------------------------------------------------------------
 
@@ -108,6 +79,16 @@ class Heart:
         self._hurried = self._hurried or now
         if self._wake is not None:
             self._wake.set()
+
+    @property
+    def blocked(self) -> float:
+        """Seconds, at least, for which the worker's event loop has not turned, as far as a thread watches it."""
+        return 0.0 if self._watch is None else self._watch.blocked
+
+    @property
+    def beaten_at(self) -> float | None:
+        """When the last heartbeat that got through was sent; ``None`` before the worker has joined."""
+        return self._pulse.accepted_at if self._hands.incarnation else None
 
     def stop(self) -> None:
         """End the loop, as soon as it sees it."""
@@ -127,7 +108,7 @@ class Heart:
         """
         self.started = True
         over = Alarm()
-        self._watch = LoopWatch(asyncio.get_running_loop(), self._clock)
+        self._watch = LoopWatch(asyncio.get_running_loop(), self._clock, self._blocked_after, self._describe)
         threading.Thread(target=self._thread, args=(over,), name="drr heartbeat", daemon=True).start()
         return over
 
@@ -150,16 +131,24 @@ class Heart:
         self._wake = Alarm()
         try:
             while not self._stopped:
-                if self._watch is not None:
-                    self._watch.look()
+                longest = self._look()
                 if self._hands.incarnation and not self._hands.is_refused:
                     pause = await self._turn()
                 else:
                     pause = self._interval
                 if not self._stopped:
-                    await self._wake.wait_for(self._clock, pause)
+                    await self._wake.wait_for(self._clock, min(pause, longest))
         finally:
+            self.ended = True
             await self.close()
+
+    def _look(self) -> float:
+        """Look whether the worker's loop turns; return the seconds until the next look, at most."""
+        if self._watch is None:
+            return self._interval
+        if self._watch.look():
+            self._hands.blocks = self._watch.blocks
+        return self._watch.interval
 
     async def _turn(self) -> float:
         """Beat if it is time to; return the seconds until the next look."""

@@ -17,6 +17,7 @@ DEFAULT_LEASE: Final = 30.0
 DEFAULT_GRACE: Final = 20.0
 """Below the 30 s that most process managers wait between SIGTERM and SIGKILL."""
 DEFAULT_PATIENCE: Final = 10.0
+DEFAULT_BLOCKED_AFTER: Final = 5.0
 BEATS_PER_LEASE: Final = 3
 """A heartbeat may be lost twice in a row before the lease is."""
 SLOTS_LIMIT: Final = 10_000
@@ -35,6 +36,7 @@ class Options:
     payload_limit: int
     result_limit: int
     heartbeat_in_thread: bool
+    blocked_after: float
 
 
 def check_options(
@@ -49,6 +51,7 @@ def check_options(
     payload_limit: int,
     result_limit: int,
     heartbeat_in_thread: bool,
+    blocked_after: float,
     rng: Random,
 ) -> Options:
     """Return the settings if they make sense together, else raise `InvalidConfiguration` or `InvalidName`."""
@@ -77,6 +80,7 @@ def check_options(
         payload_limit=payload_limit,
         result_limit=result_limit,
         heartbeat_in_thread=heartbeat_in_thread,
+        blocked_after=check_number("blocked_after", blocked_after, 0.1, 3600.0, error=InvalidConfiguration),
     )
 
 

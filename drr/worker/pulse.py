@@ -35,6 +35,11 @@ class Pulse:
         """A new incarnation was registered by a call that was sent at ``now``: that counts as a beat."""
         self.accepted(now)
 
+    @property
+    def accepted_at(self) -> float:
+        """When the last beat that the store took was sent."""
+        return self._accepted_at
+
     def accepted(self, sent_at: float) -> None:
         """The store took a beat that was sent at ``sent_at``."""
         self._accepted_at = max(self._accepted_at, sent_at)

@@ -84,6 +84,8 @@ class Shift:
             lease=options.lease,
             rng=rng,
             news=self._news,
+            blocked_after=options.blocked_after,
+            describe=self.handlers.describe,
         )
         self._heart_over: Alarm | None = None
         self._sending = asyncio.Lock()
@@ -117,6 +119,11 @@ class Shift:
             await self._stop_heart()
         if failure is not None:
             raise failure
+
+    @property
+    def heart(self) -> Heart:
+        """What beats for this worker; its notes may be read from any thread."""
+        return self._heart
 
     def stop(self) -> None:
         """Begin to drain; the second call hands back at once. Call it on the worker's loop."""

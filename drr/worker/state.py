@@ -12,7 +12,7 @@ Rules
       are sent again (the dispatcher ignores the second) and never run again.
     - An attempt that arrives when nothing may be taken is handed back at once.
 
-Threads: the heartbeat's thread calls `record` and `untold_since` and writes ``refused`` and ``lapsed``;
+Threads: the heartbeat's thread calls `record` and `untold_since` and writes ``refused``, ``lapsed`` and ``blocks``;
 everything else belongs to the worker's loop. One lock guards what both sides see; it is taken once per batch.
 """
 
@@ -110,6 +110,8 @@ class Hands:
         """The incarnation that the store does not know any more, as the heartbeat learned."""
         self.lapsed = False
         """Whether no heartbeat got through for a whole lease, as of now."""
+        self.blocks = 0
+        """How often the worker's event loop was blocked for too long, over all incarnations."""
         self.open = False
         """Whether a term is on: see `drr.worker.shift`."""
         self.stopping = False
@@ -144,6 +146,7 @@ class Hands:
             held=held,
             draining=self.stopping,
             version=self.version,
+            blocks=self.blocks,
         )
 
     def untold_since(self, told: Container[str]) -> float | None:

@@ -14,8 +14,16 @@ import anyio
 from drr.backend import Backend, open_backend
 from drr.clock import Clock, SystemClock
 from drr.errors import InvalidConfiguration
+from drr.health import WorkerHealth
 from drr.model import PAYLOAD_LIMIT, RetryPolicy, check_name
-from drr.worker.options import DEFAULT_GRACE, DEFAULT_LEASE, DEFAULT_PATIENCE, check_options
+from drr.worker.examiner import Examiner
+from drr.worker.options import (
+    DEFAULT_BLOCKED_AFTER,
+    DEFAULT_GRACE,
+    DEFAULT_LEASE,
+    DEFAULT_PATIENCE,
+    check_options,
+)
 from drr.worker.shift import Shift
 from drr.worker.state import Hands
 from drr.worker.tasks import TaskDecorator, Tasks
@@ -65,6 +73,7 @@ class Worker:
         heartbeat: float | None = None,
         grace: float = DEFAULT_GRACE,
         patience: float = DEFAULT_PATIENCE,
+        blocked_after: float = DEFAULT_BLOCKED_AFTER,
         payload_limit: int = PAYLOAD_LIMIT,
         result_limit: int = PAYLOAD_LIMIT,
         tasks: Tasks | None = None,
@@ -82,6 +91,7 @@ class Worker:
             "heartbeat": heartbeat,
             "grace": grace,
             "patience": patience,
+            "blocked_after": blocked_after,
             "payload_limit": payload_limit,
             "result_limit": result_limit,
             "clock": clock,
@@ -98,6 +108,7 @@ class Worker:
             heartbeat=heartbeat,
             grace=grace,
             patience=patience,
+            blocked_after=blocked_after,
             payload_limit=payload_limit,
             result_limit=result_limit,
             heartbeat_in_thread=heartbeat_in_thread,
@@ -107,6 +118,7 @@ class Worker:
         self._store = store
         self._tasks = Tasks() if tasks is None else tasks
         self._shift: Shift | None = None
+        self._examiner = Examiner(self._options, self._clock)
         self._abandoned = 0
 
     def with_options(
@@ -120,6 +132,7 @@ class Worker:
         heartbeat: float | None = None,
         grace: float | None = None,
         patience: float | None = None,
+        blocked_after: float | None = None,
     ) -> Worker:
         """Return a worker with the same tasks and settings, except those given here. It shares the tasks.
 
@@ -134,6 +147,7 @@ class Worker:
             "heartbeat": heartbeat,
             "grace": grace,
             "patience": patience,
+            "blocked_after": blocked_after,
         }
         given = self._given | {what: value for what, value in changed.items() if value is not None}
         if pools is not None:
@@ -154,6 +168,15 @@ class Worker:
     def tasks(self) -> Tasks:
         """The registered handlers."""
         return self._tasks
+
+    def health(self, *, patience: float = 600.0) -> WorkerHealth:
+        """Return whether this worker is live and ready, and why not. From any thread; asks nobody, costs nothing.
+
+        Ready: it takes jobs, and its event loop turns. Live: it works or is about to, its heartbeat has not died,
+        and its event loop has turned within ``patience`` seconds. That is long on purpose: a handler that blocks the
+        loop keeps its lease, and to restart the process would lose its work.
+        """
+        return self._examiner.health(patience)
 
     def task(
         self,
@@ -184,9 +207,11 @@ class Worker:
         )
         hands = Hands(self.name, self._options.slots, _version())
         self._shift = Shift(hands, self._tasks, self._options, backend, self._clock, self._rng)
+        self._examiner.began(hands, self._shift.heart)
         try:
             await self._shift.work(handle_signals=handle_signals)
         finally:
+            self._examiner.ended()
             self._abandoned = self._shift.handlers.abandoned
             self._shift = None
             if own:

@@ -8,17 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from drr.backend import LeaderRecord, WorkerRecord
 from drr.cli import app
 from drr.cli.entitlements import read_entitlements
 from drr.cli.loading import load_worker
 from drr.cli.runtime import process_name, run, shown_url, unless_stopped
+from drr.cli.status import Report
+from drr.cli.tree import print_report
+from drr.core import is_compiled
 from drr.dispatcher.options import package_version
+from drr.dispatcher.status import BacklogStatus, LimitStatus, NodeStatus, PoolStatus, Status
 from drr.errors import InvalidPolicy
-from drr.model import NodePolicy, PoolPolicy, Share, check_name
+from drr.model import NodePolicy, PoolPolicy, Quota, Settings, Share, check_name
 from drr.worker import Worker
 from tests.cli.command import drr
 
-COMMANDS = ["serve", "init", "worker", "submit", "jobs", "cancel", "usage", "status", "simulate", "demo"]
+COMMANDS = ["serve", "init", "worker", "submit", "jobs", "cancel", "usage", "status", "health", "simulate", "demo"]
 
 
 def test_every_command_is_known_here() -> None:
@@ -42,8 +47,8 @@ def test_help_tells_the_exit_codes() -> None:
 
 
 def test_version() -> None:
-    done = drr("--version")
-    assert (done.exit_code, done.stdout) == (0, f"drr {package_version()}\n")
+    done, core = drr("--version"), " (compiled core)" if is_compiled() else ""
+    assert (done.exit_code, done.stdout) == (0, f"drr {package_version()}{core}\n")
 
 
 def test_without_a_command_there_is_help() -> None:
@@ -148,3 +153,47 @@ def test_what_a_stoppable_function_raises_and_returns_comes_out_as_it_is() -> No
     with pytest.raises(ValueError, match="mine"):
         run(lambda: unless_stopped(fails))
     assert run(lambda: unless_stopped(works)) == 3
+
+
+# --- the tree ---------------------------------------------------------------------------------------------
+
+
+def test_workers_whose_loop_was_blocked_are_pointed_out(capsys: pytest.CaptureFixture[str]) -> None:
+    records = (WorkerRecord("w1", "i1", {"default": 1}, blocks=3), WorkerRecord("w2", "i1", {"default": 1}))
+    print_report(Report("drr", LeaderRecord(), False, None, None, records))
+    [first, second] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("w")][-2:]
+    assert re.fullmatch(r"w1 +1 default +0 +working, loop blocked 3x +\?", first.rstrip())
+    assert re.fullmatch(r"w2 +1 default +0 +working +\?", second.rstrip())
+
+
+def test_backlogs_stand_against_quotas_waits_against_targets_and_a_pool_without_workers_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def node(organisation: str, wait: float, target: float | None) -> NodeStatus:
+        accounts = (0.0, 0.0, 0.0, 0, 0, 0.0)
+        return NodeStatus(
+            (organisation,), 1.0, 7, 0, *accounts, "under cap", "no workers", None, None, 0, wait, target
+        )
+
+    nodes = (node("acme", 12.0, 5.0), node("globex", 2.0, None))
+    pool = PoolStatus("renders", 0, 0, 0, 0, 0, 14, 0, 2, 0.0, nodes, 0)
+    status = Status(
+        at=1.0,
+        dispatcher="d1",
+        version="1",
+        leading_for=1.0,
+        counters={},
+        pools=(pool,),
+        limits=(LimitStatus("db", 50, None, 7, 1200), LimitStatus("api", None, 2.5, 1, 0)),
+        backlogs=(BacklogStatus("acme", 10_000, 12.5, 3), BacklogStatus("globex", 0, 0.0, 0)),
+    )
+    settings = Settings(quotas={("*",): Quota(jobs=10_000, worker_seconds=3_000_000.0)})
+    print_report(Report("drr", LeaderRecord("t"), True, 0.1, status, (), settings))
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "pool renders no workers: its jobs wait, 14 queued, 2 projects with work" in lines
+    assert "acme 1 7 0 +0.00 0.0% 12.0 s (of 5.0 s) under cap no workers" in lines
+    assert "globex 1 7 0 +0.00 0.0% 2.0 s under cap no workers" in lines
+    assert "db 7/50 1,200" in lines
+    assert "api 1 0 2.5" in lines
+    assert "acme 10,000 of 10,000 12.5 of 3,000,000.0 3" in lines
+    assert not any(line.startswith("globex 0") for line in lines), "who has nothing waiting is left out"

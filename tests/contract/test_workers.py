@@ -56,6 +56,7 @@ def tokens(attempts: list[Attempt | Malformed]) -> list[str]:
 
 async def test_a_worker_that_joined_is_on_record(backend: Backend, leader: Leader) -> None:
     record = worker(slots={"default": 4, "renders": 0}, held=("t1", "t2"), draining=True, version="1.2", renewals=77)
+    record = replace(record, blocks=3)
     assert await backend.worker_record("w1") is None
     await backend.join(record)
     assert await backend.worker_record("w1") == replace(record, renewals=0)

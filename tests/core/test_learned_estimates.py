@@ -107,6 +107,7 @@ def test_one_tenant_s_outliers_do_not_move_the_fallback_of_others() -> None:
     assert plain.estimate(GLOBEX, "import") > 10 * before[1], "the control is driven by one tenant"
 
 
+@pytest.mark.source
 def test_memory_is_bounded_and_the_least_recently_observed_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimates, "KEYS_KEPT", 100)
     learned = LearnedEstimate(1.0)

@@ -6,6 +6,7 @@
 ``python file=x.py``  written to ``x.py``, which later blocks may import, and imported once itself
 ``sh``, ``console``   commands are parsed, not run (see `tests.docs.commands`)
 ``toml``, ``json``, ``ini``   parsed; ``json`` may be one object per line
+``yaml``              parsed; a list that begins with ``drr`` is checked as a command line
 ``text``              output, keys, diagrams: nothing to check
 Any other language, and a block without one, is an error.
 """
@@ -25,8 +26,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+import yaml
+
 from drr.embedded import EmbeddedServer
-from tests.docs.commands import Wrong, check_shell
+from tests.docs.commands import Wrong, check_drr, check_shell
 from tests.docs.markdown import ROOT, Block
 
 PLACEHOLDER: Final = re.compile(r"redis://(?:localhost|127\.0\.0\.1)(?::6379)?(?:/0)?(?![\w:/])")
@@ -49,6 +52,18 @@ def _check_json(block: Block) -> None:
 
 def _check_ini(block: Block) -> None:
     configparser.ConfigParser(strict=False, interpolation=None).read_string(block.text)
+
+
+def _check_yaml(block: Block) -> None:
+    found: list[object] = list(yaml.safe_load_all(block.text))
+    while found:
+        part = found.pop()
+        if isinstance(part, dict):
+            found.extend(part.values())
+        elif isinstance(part, list):
+            if part[:1] == ["drr"]:
+                check_drr([str(word) for word in part[1:]])
+            found.extend(part)
 
 
 def _check_python(block: Block) -> None:
@@ -80,6 +95,7 @@ _CHECKS: Final[dict[str, Callable[[Block], None]]] = {
     "sh": check_shell,
     "text": _check_nothing,
     "toml": _check_toml,
+    "yaml": _check_yaml,
 }
 
 

@@ -69,7 +69,8 @@ def check_shell(block: Block) -> None:
                     raise Wrong(f"{block.place}: {line.strip()}: {wrong}") from None
 
 
-def _check_drr(arguments: list[str]) -> None:
+def check_drr(arguments: list[str]) -> None:
+    """Raise `Wrong` if ``drr`` would not understand these arguments."""
     from typer.main import get_command
 
     command: Any = get_command(importlib.import_module("drr.cli").app)
@@ -138,13 +139,13 @@ def _check_venv_bin(arguments: list[str]) -> None:
 
 
 _CHECKS: Final[dict[str, Callable[[list[str]], None]]] = {
-    "drr": _check_drr,
+    "drr": check_drr,
     "make": _check_make,
     "pip": _check_pip,
     "python": _check_python,
     "python3": _check_python,
     ".ci/run": _check_venv_bin,
-    ".venv/bin/drr": _check_drr,
+    ".venv/bin/drr": check_drr,
     ".venv/bin/pytest": _check_venv_bin,
     ".venv/bin/ruff": _check_venv_bin,
     ".venv/bin/mypy": _check_venv_bin,

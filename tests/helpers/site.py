@@ -56,8 +56,10 @@ class Site:
         self.held[name].extend(attempts)
         return attempts
 
-    async def finish(self, attempt: Attempt, name: str = "w1", kind: EventKind = EventKind.SUCCEEDED) -> None:
-        await self.backend.report([Event(attempt.token, kind, name, 1.0)])
+    async def finish(
+        self, attempt: Attempt, name: str = "w1", kind: EventKind = EventKind.SUCCEEDED, seconds: float = 1.0
+    ) -> None:
+        await self.backend.report([Event(attempt.token, kind, name, seconds)])
         if attempt in self.held[name]:
             self.held[name].remove(attempt)
 

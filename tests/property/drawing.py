@@ -70,7 +70,7 @@ SOME_SETTINGS = Settings(
     limits=LIMITS,
     plans="[plans.x]",
     assigned={"acme": "x"},
-    quotas={("acme",): Quota(jobs=40), ("*", "*"): Quota(worker_seconds=30.0)},
+    quotas={("acme",): Quota(jobs=12), ("*", "*"): Quota(worker_seconds=12.0)},
     nodes={"default": {("acme",): NodePolicy(2.0, Share(0.5), 7, 1, 3.0)}},
 )
 OTHER_SETTINGS = Settings(limits=LIMITS, pools={"default": PoolPolicy(reserve=1)})

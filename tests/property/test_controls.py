@@ -10,6 +10,7 @@ from tests.sim.controls import CONTROLS, Control
 NAMES = [control.name for control in CONTROLS]
 
 
+@pytest.mark.source
 @pytest.mark.parametrize("control", CONTROLS, ids=NAMES)
 def test_a_broken_rule_is_caught(control: Control) -> None:
     with pytest.raises(Unfair, match=r"a against b|gained"):

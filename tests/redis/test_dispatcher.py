@@ -132,7 +132,7 @@ async def test_a_second_instance_takes_over_with_credits_and_running_attempts(si
             await two.wait_leading()
             assert site.clock.monotonic() - before < 5.0
             assert not one.is_leader
-            snapshot = await site.handle.load(two._leader_seen)
+            snapshot = await site.handle.load(two.health().leader)
             assert {lease.token for lease in snapshot.leases} == {attempt.token for attempt in held}
             charged = sum(lease.charged for lease in snapshot.leases)
             debts = sum(-state.credit for (_, path), state in snapshot.nodes.items() if len(path) == 1)
@@ -225,7 +225,7 @@ async def test_a_changed_policy_is_stored_and_binds(site: Site) -> None:
         assert lanes == {ACME: 1, GLOBEX: 1}
     async with site.dispatcher() as dispatcher:
         await dispatcher.wait_leading()
-        snapshot = await site.handle.load(dispatcher._leader_seen)
+        snapshot = await site.handle.load(dispatcher.health().leader)
         assert snapshot.settings.nodes["default"]["acme",] == NodePolicy(hard_cap=1)
 
 

@@ -181,7 +181,7 @@ HEAD = codec.split_frame(FRAME)[0]
     [
         FRAME,
         records.encode_shape(WorkerRecord("w1", "i1", {"default": 4})),
-        records.encode_held(WorkerRecord("w1", "i1", {}, ("3-42-1",), version="1.0")),
+        records.encode_held(WorkerRecord("w1", "i1", {}, ("3-42-1",), version="1.0", blocks=2)),
         records.encode_events([Event("3-42-1", EventKind.SUCCEEDED, "w1", 0.25, pack_result("ok"))])[0],
         records.encode_completion(Completion(JobState.SUCCEEDED, 1, 1_700_000_000.0, 0.25, pack_result("ok"))),
         codec.encode_lease(Lease("3-42-1", codec.decode_head(HEAD), 1, 1_700_000_000.0, 1.5)),

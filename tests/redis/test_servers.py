@@ -28,9 +28,9 @@ from drr.errors import (
 from drr.model import JobState, Quota, Settings
 from drr_backends.redis import open_redis
 from drr_backends.redis.codec import decode_head, split_frame
-from drr_backends.redis.dispatcher import check_server
 from drr_backends.redis.library import Library, library
 from drr_backends.redis.link import Address
+from drr_backends.redis.server import check_server
 from tests.contract.harness import LANE, OTHER, PATIENCE, Leader, heads, job, submit, succeeded, worker
 from tests.redis.harness import RedisHarness, every_operation
 
@@ -272,7 +272,7 @@ async def test_a_namespace_of_another_schema_is_refused(store: RedisHarness) -> 
 )
 def test_a_server_that_is_too_old_is_refused_with_both_versions(info: str, named: str) -> None:
     with pytest.raises(StoreUnsupported, match=r"Redis >= 7\.0 or Valkey >= 8\.0") as refused:
-        check_server(info)
+        check_server(info.encode())
     assert named in str(refused.value)
 
 
@@ -280,7 +280,7 @@ def test_a_server_that_is_too_old_is_refused_with_both_versions(info: str, named
     "info", ["redis_version:7.0.0", "redis_version:10.1.0", "redis_version:7.2.4\nvalkey_version:8.0.1"]
 )
 def test_a_server_that_is_new_enough_is_accepted(info: str) -> None:
-    check_server(info)
+    check_server(info.encode())
 
 
 async def test_a_server_that_is_not_there_is_named_without_the_password() -> None:

@@ -1,15 +1,17 @@
-"""Scenarios about slots that must come free: D7 and D10, and S9, through a dispatcher on a store in virtual time."""
+"""Scenarios about slots that must come free (D6, D7, D10) and S9: a dispatcher on a store in virtual time."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from drr.backend import Attempt, EventKind, Request, RequestKind
+from drr.exchange import Usage
 from drr.model import JobState, Lane, NodePolicy, RetryPolicy
 from tests.helpers.backends import FaultyBackend, Plan
 from tests.helpers.desk import ACME, GLOBEX
@@ -42,6 +44,74 @@ async def cancel(site: Site, *ids: str) -> None:
 
 async def states(site: Site, ids: list[str]) -> list[JobState | None]:
     return [status.state if status is not None else None for status in await site.backend.look_up(ids)]
+
+
+# --- D6: the running one of several jobs under a cap of 1 is cancelled
+
+LEASE = 30.0
+CHECK = 1.0
+"""At most so late is an expired lease noticed, in seconds."""
+
+
+@asynccontextmanager
+async def four_under_a_cap_of_one(site: Site) -> AsyncIterator[tuple[list[str], Attempt]]:
+    """Two workers with a slot each, and four jobs of a tenant with a cap of 1; the first has run for 5 s."""
+    options: dict[str, Any] = {"lease": LEASE, "policies": {"default": {"acme": NodePolicy(hard_cap=1)}}}
+    async with running(site, **options):
+        await site.join("w1")
+        await site.join("w2")
+        ids = await site.submit(ACME, 4, estimate=30.0, result_ttl=1e6)
+        (attempt,) = await site.take("w1")
+        await site.pass_time(5.0, "w1", "w2")
+        yield ids, attempt
+
+
+async def spent(site: Site, tenant: str) -> Usage:
+    hour = int(site.clock.wall() // 3600)
+    total = Usage()
+    for usage in (await site.backend.usage(tenant, hour - 1, hour + 1)).values():
+        total = total.plus(usage)
+    return total
+
+
+async def test_D6_a_cancelled_job_that_stops_makes_room_at_once(site: Site) -> None:
+    async with four_under_a_cap_of_one(site) as (ids, attempt):
+        assert await site.take("w2") == [], "negative control: without the cancel the others wait"
+        await cancel(site, ids[0])
+        await site.clock.settle()
+        await site.finish(attempt, kind=EventKind.CANCELLED, seconds=5.0)
+        started = [*await site.take("w1"), *await site.take("w2")]
+        assert [found.header.job_id for found in started] == ids[1:2], "in the pass of the report"
+        assert (await spent(site, "acme"))[3:] == Usage(cancelled=1, held=5.0, charged=5.0)[3:]
+
+
+async def test_D6_a_cancelled_job_that_goes_on_makes_room_when_its_lease_ends(site: Site) -> None:
+    """On the other worker: the stubborn one is busy until it says something else."""
+    async with four_under_a_cap_of_one(site) as (ids, attempt):
+        await cancel(site, ids[0])
+        (other,) = await site.submit(GLOBEX, estimate=1.0)
+        (email,) = await site.take("w2")
+        assert email.header.job_id == other
+        await site.finish(email, "w2")
+        await site.pass_time(LEASE - 5.0, "w1", "w2")
+        assert await site.take("w2") == [], "it may still run"
+        await site.pass_time(5.0 + CHECK, "w1", "w2")
+        (second,) = await site.take("w2")
+        assert second.header.job_id == ids[1]
+        charged = (await spent(site, "acme")).charged
+        assert LEASE <= charged <= LEASE + 5.0 + CHECK
+
+        # There are two slots and one job runs, yet w1 gets nothing: it still does what was cancelled.
+        await site.submit(GLOBEX, estimate=1.0)
+        await site.pass_time(20.0, "w1", "w2")
+        assert await site.take("w1") == []
+        await site.finish(attempt, seconds=60.0)
+        await site.pass_time(5.0, "w1", "w2")
+        (freed,) = await site.take("w1")
+        assert freed.header.lane == GLOBEX
+        account = await spent(site, "acme")
+        assert (account.attempts, account.cancelled, account.charged) == (1, 1, charged), "charged once"
+        assert await states(site, ids) == [JobState.CANCELLED, JobState.RUNNING, JobState.QUEUED, JobState.QUEUED]
 
 
 # --- D7: the running job of a capped tenant is cancelled

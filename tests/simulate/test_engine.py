@@ -111,6 +111,7 @@ def test_no_policy_loses_a_job_or_leaves_a_slot_idle(policy: str) -> None:
         assert total == pytest.approx(source.demand().worker_seconds)
 
 
+@pytest.mark.source
 def test_an_idle_slot_is_noticed() -> None:
     """Negative control: a policy that starts nothing while jobs wait is found out, in seconds."""
     from drr.simulate.engine import Simulation

@@ -1,9 +1,7 @@
-"""The heartbeat's thread: it beats by itself, ends with its worker, and names what blocks the loop."""
+"""The heartbeat's thread: it beats by itself and ends with its worker."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -15,9 +13,9 @@ import anyio.lowlevel
 import pytest
 
 from drr.backend import Backend, WorkerRecord, open_backend
-from drr.clock import SystemClock
+from drr.clock import Clock, SystemClock
 from drr.timing import Alarm
-from drr.worker.heart import BLOCKED_LIMIT, Heart, LoopWatch
+from drr.worker.heart import Heart
 from drr.worker.state import Hands
 from tests.helpers.manual_clock import ManualClock
 
@@ -26,13 +24,27 @@ pytestmark = pytest.mark.anyio
 PATIENCE = 30.0
 
 
+def make_heart(hands: Hands, store: Backend, clock: Clock, interval: float, news: Alarm) -> Heart:
+    return Heart(
+        hands,
+        store,
+        clock,
+        interval=interval,
+        lease=3 * interval,
+        rng=Random(1),
+        news=news,
+        blocked_after=5.0,
+        describe=str,
+    )
+
+
 async def started(namespace: str, interval: float) -> tuple[Backend, Heart, Alarm]:
     """A heart that beats in its thread for a worker which has joined."""
     clock = SystemClock()
     store = open_backend("memory://heart", namespace=namespace, clock=clock)
     hands = Hands("w1", {"default": 1})
     await store.join(hands.record("i1"))
-    heart = Heart(hands, store.sibling(), clock, interval=interval, lease=3 * interval, rng=Random(1), news=Alarm())
+    heart = make_heart(hands, store.sibling(), clock, interval, Alarm())
     heart.joined(clock.monotonic())
     hands.begin("i1")
     return store, heart, heart.start_thread()
@@ -83,44 +95,6 @@ async def test_it_ends_with_the_loop_of_its_worker(fresh_namespace: str) -> None
     assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("asked_before", [False, True])
-def test_a_loop_that_is_closed_is_noticed_even_with_a_question_open(asked_before: bool) -> None:
-    loop = asyncio.new_event_loop()
-    watch = LoopWatch(loop, ManualClock())
-    if asked_before:
-        watch.look()
-    loop.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        watch.look()
-
-
-async def test_a_handler_that_blocks_the_loop_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    clock = ManualClock()
-    watch = LoopWatch(asyncio.get_running_loop(), clock)
-    task = asyncio.current_task()
-    assert task is not None
-    task.set_name("send_email")
-    watch.look()
-    await clock.advance(0.0)
-    watch.look()
-    clock.jump(BLOCKED_LIMIT + 1)
-    assert caplog.records == []
-    watch.look()
-    watch.look()
-    [record] = caplog.records
-    assert record.levelno == logging.WARNING
-    assert "blocked for 6.0 s by 'send_email'" in record.getMessage()
-
-
-async def test_a_loop_that_turns_is_not_complained_of(caplog: pytest.LogCaptureFixture) -> None:
-    clock = ManualClock()
-    watch = LoopWatch(asyncio.get_running_loop(), clock)
-    for _ in range(5):
-        watch.look()
-        await clock.advance(BLOCKED_LIMIT + 1)
-    assert caplog.records == []
-
-
 class Stuck:
     """A store whose heartbeat never answers; everything else is as it should be."""
 
@@ -145,7 +119,7 @@ async def test_a_beat_without_an_answer_is_given_up_and_repeated_until_the_lease
     store = open_backend("memory://heart", namespace=fresh_namespace, clock=clock)
     stuck: Any = Stuck(store)
     hands, news = Hands("w1", {"default": 1}), Alarm()
-    heart = Heart(hands, stuck, clock, interval=10.0, lease=30.0, rng=Random(1), news=news)
+    heart = make_heart(hands, stuck, clock, 10.0, news)
     heart.joined(clock.monotonic())
     hands.begin("i1")
     async with anyio.create_task_group() as group:

@@ -46,6 +46,8 @@ def test_the_default_heartbeat_is_a_third_of_the_lease_and_accepted_itself(lease
         ({"lease": float("nan")}, "lease"),
         ({"grace": -1.0}, "grace"),
         ({"patience": float("inf")}, "patience"),
+        ({"blocked_after": 0.0}, "blocked_after"),
+        ({"blocked_after": float("inf")}, "blocked_after"),
         ({"payload_limit": 0}, "payload limit"),
         ({"result_limit": 1 << 30}, "result limit"),
     ],

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 import anyio
 
 from drr.backend import (
+    ATTENDANCE_MAX,
     AUDIT_LIMIT,
     ITEM_LIMIT,
     PROGRESS_LIMIT,
@@ -53,8 +54,9 @@ from drr.backend import (
     check_worker,
 )
 from drr.clock import Clock
+from drr.durability import Survey
 from drr.errors import StoreUnavailable
-from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath, check_name, check_path
+from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath, check_name, check_number, check_path
 from drr_backends.memory.admission import calls_of, release_calls, submit
 from drr_backends.memory.audit import audit, correct_waiting
 from drr_backends.memory.checks import check_fence, validate
@@ -79,6 +81,19 @@ def check_lanes_of(peeks: Sequence[Peek]) -> None:
     check_peeks(peeks)
     for peek in peeks:
         check_lane(peek.lane)
+
+
+SURVEY: Final = Survey(
+    server="memory of this process",
+    supported=True,
+    append_only=False,
+    snapshots=False,
+    disk_fails=False,
+    memory_limit=0,
+    eviction="noeviction",
+    replicas=0,
+    replicas_needed=0,
+)
 
 
 class MemoryBackend(Backend):
@@ -180,6 +195,21 @@ class MemoryBackend(Backend):
     async def read_status(self) -> StoredStatus:
         """See `ClientPort.read_status`."""
         return await self._do(lambda store: store.read_status())
+
+    async def survey(self) -> Survey:
+        """See `ClientPort.survey`: it lives and ends with this process."""
+        return await self._do(lambda _: SURVEY)
+
+    async def attendance(self, dispatcher: str) -> int | None:
+        """See `ClientPort.attendance`."""
+        check_name("dispatcher", dispatcher)
+        return await self._do(lambda store: store.attendance.of(dispatcher))
+
+    async def attend(self, dispatcher: str, seconds: float) -> None:
+        """See `DispatcherPort.attend`."""
+        check_name("dispatcher", dispatcher)
+        check_number("seconds of attendance", seconds, 0.001, ATTENDANCE_MAX)
+        await self._do(lambda store: store.attendance.attend(dispatcher, seconds))
 
     async def find(self, path: TenantPath, name: str) -> str | None:
         """See `ClientPort.find`."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from drr.backend import CALLS_RELEASED, CALLS_REMEMBERED
 from drr.errors import BacklogFull, JobExists, RateLimited, StoreFull, UnknownLimit
-from drr.model import ANY, NO_QUOTA, UNNAMED_WORK, Header, JobSpec, Quota, Settings, TenantPath, call_nonce
+from drr.model import UNNAMED_WORK, Header, JobSpec, Quota, TenantPath, call_nonce
 from drr_backends.memory.records import CLIENT_TTL, Bucket, Calls, Entry, Key, micro
 from drr_backends.memory.store import Store
 
@@ -100,14 +100,6 @@ def _work_of(jobs: Sequence[JobSpec]) -> dict[TenantPath, Added]:
     return added
 
 
-def quota_of(settings: Settings, path: TenantPath) -> Quota:
-    """Return the quota of an organisation or project, by `Settings.quotas`."""
-    quotas = settings.quotas
-    if len(path) == 1:
-        return quotas.get(path) or quotas.get((ANY,)) or NO_QUOTA
-    return quotas.get(path) or quotas.get((path[0], ANY)) or quotas.get((ANY, ANY)) or NO_QUOTA
-
-
 def _levels(added: Mapping[TenantPath, Added]) -> list[tuple[TenantPath, Added]]:
     """Return projects, then organisations, with what is added to each."""
     organisations: dict[TenantPath, Added] = {}
@@ -119,7 +111,7 @@ def _levels(added: Mapping[TenantPath, Added]) -> list[tuple[TenantPath, Added]]
 
 def _check_quotas(store: Store, added: Mapping[TenantPath, Added], wall: float) -> None:
     for path, work in _levels(added):
-        quota = quota_of(store.settings, path)
+        quota = store.settings.quota(path)
         if quota.unlimited:
             continue
         jobs, micros = store.waiting.get(path, (0, 0))
@@ -150,7 +142,7 @@ def _tokens(store: Store, path: TenantPath, quota: Quota, wall: float) -> float:
 
 def _take_from_buckets(store: Store, added: Mapping[TenantPath, Added], wall: float) -> None:
     for path, work in _levels(added):
-        quota = quota_of(store.settings, path)
+        quota = store.settings.quota(path)
         if quota.rate is not None:
             store.buckets[path] = Bucket(_tokens(store, path, quota, wall) - work.jobs, wall)
 
@@ -160,6 +152,7 @@ def _add(
 ) -> list[str]:
     ids: list[str] = []
     here: dict[tuple[TenantPath, str], str] = {}
+    due_before = store.first_due
     for job, taken in zip(jobs, known, strict=True):
         text = job.key or job.name
         place = (job.lane.path, text)
@@ -181,7 +174,7 @@ def _add(
             deadline=job.deadline,
         )
         if job.due_at > wall:
-            store.delay(job.due_at, Entry(header, job.payload), announce=True)
+            store.delay(job.due_at, Entry(header, job.payload))
         else:
             store.append(job.lane, Entry(header, job.payload))
         store.queued += 1
@@ -190,6 +183,7 @@ def _add(
             here[place] = header.job_id
             store.keys[place] = Key(header.job_id, now + job.key_ttl)
             heapq.heappush(store.key_expiries, (now + job.key_ttl, place))
+    store.announce_due(due_before)
     return ids
 
 

@@ -101,7 +101,7 @@ def _end_attempts(store: Store, commit: Commit, now: float) -> None:
             _bury(store, header.lane, settlement.bury, settlement.cause, header, delivery.payload)
     for postpone in commit.postpones:
         delivery = _end(store, postpone.lease.token)
-        store.delay(postpone.due_at, Entry(put_back(delivery.header, postpone), delivery.payload), announce=False)
+        store.delay(postpone.due_at, Entry(put_back(delivery.header, postpone), delivery.payload))
         store.queued += 1
 
 

@@ -11,6 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count, islice
+from math import inf
 
 from drr.backend import (
     CHANGES_KEPT,
@@ -41,6 +42,7 @@ from drr.backend import (
 from drr.clock import Clock
 from drr.errors import NotLeader, WorkerNameInUse
 from drr.model import Completion, Header, Lane, Lease, NodeState, Settings, TenantPath
+from drr_backends.memory.attendance import Attendance
 from drr_backends.memory.records import (
     NEWS,
     RESIGNATION,
@@ -110,6 +112,7 @@ class Store:
         self.dead: dict[int, DeadLetter] = {}
         self.letter_numbers = count(1)
         self.history: dict[str, History] = {}
+        self.attendance = Attendance(clock)
         self.said: dict[str, tuple[float, bytes]] = {}
         """Job id to expiry and what its handler said, in order of expiry."""
         self.usage: dict[str, dict[UsageKey, list[int]]] = {}
@@ -136,14 +139,22 @@ class Store:
         else:
             entries.append(entry)
 
-    def delay(self, due_at: float, entry: Entry, *, announce: bool) -> None:
-        """Keep a job aside until it is due; ``announce`` it if none is due earlier."""
+    def delay(self, due_at: float, entry: Entry) -> None:
+        """Keep a job aside until it is due."""
         head = entry.head
         assert isinstance(head, Header)
         self.delayed[head.sequence] = (due_at, entry)
         insort(self.due, (due_at, head.sequence))
-        if announce and self.due[0][1] == head.sequence:
-            self.announced.append(due_at)
+
+    @property
+    def first_due(self) -> float:
+        """When the first delayed job is due; infinity without one."""
+        return self.due[0][0] if self.due else inf
+
+    def announce_due(self, before: float) -> None:
+        """Announce the first due time if it lies ahead of what was the first before."""
+        if self.first_due < before:
+            self.announced.append(self.first_due)
             self.waiters.notify(NEWS)
 
     def undelay(self, sequence: int) -> Entry:

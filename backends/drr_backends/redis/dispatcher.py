@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
 from drr.backend import (
+    ATTENDANCE_MAX,
     ITEM_LIMIT,
     STRIKE_LIMIT,
     Commit,
@@ -33,13 +34,14 @@ from drr.backend import (
     check_peeks,
 )
 from drr.errors import (
+    BackendError,
     InvalidValue,
     MalformedMessage,
     NotLeader,
     StoreNotPrepared,
-    StoreUnsupported,
+    StoreUnavailable,
 )
-from drr.model import UNNAMED_WORK, Header, Lane, Lease, NodeState, TenantPath, parse_job_id
+from drr.model import UNNAMED_WORK, Header, Lane, Lease, NodeState, TenantPath, check_number, parse_job_id
 from drr_backends.redis.accounts import estimate_of
 from drr_backends.redis.codec import decode_delayed, decode_entry, decode_head, decode_lease
 from drr_backends.redis.keys import lane_of, node_of
@@ -55,11 +57,10 @@ from drr_backends.redis.records import (
     decode_workers,
     encode_preamble,
 )
+from drr_backends.redis.server import check_server
 from drr_backends.redis.settings import read_settings
 from drr_backends.redis.store import Store, by_stream, checked, log, stream_entries
 
-OLDEST: Final = {"Redis": (7, 0), "Valkey": (8, 0)}
-"""The oldest servers that have every command drr uses."""
 _SCAN_COUNT: Final = 1000
 
 
@@ -75,8 +76,11 @@ class DispatcherRole(Store):
 
         The library is loaded beside those of other versions, never in place of one.
         """
-        info = await self.link.call("INFO", "server", repeatable=True)
-        check_server(info.decode("utf-8", "replace"))
+        (info,) = await self.link.calls([("INFO", "server")], repeatable=True)
+        if isinstance(info, StoreUnavailable):
+            raise info
+        if not isinstance(info, BackendError):  # forbidden: then the first call that an old server lacks says so
+            check_server(info)
         await self._load_library()
         (_, number, _) = checked(
             await self.link.calls(
@@ -128,6 +132,11 @@ class DispatcherRole(Store):
     async def renew(self, token: str) -> None:
         """See `drr.backend.DispatcherPort.renew`."""
         await self._lead("renew", [self.keys.leader], token)
+
+    async def attend(self, dispatcher: str, seconds: float) -> None:
+        """See `drr.backend.DispatcherPort.attend`."""
+        check_number("seconds of attendance", seconds, 0.001, ATTENDANCE_MAX)
+        await self._lead("attend", [self.keys.attendance(dispatcher)], math.ceil(seconds * 1000))
 
     async def resign(self, token: str) -> None:
         """See `drr.backend.DispatcherPort.resign`."""
@@ -426,18 +435,6 @@ class DispatcherRole(Store):
     async def write_status(self, token: str, blob: bytes) -> None:
         """See `drr.backend.DispatcherPort.write_status`."""
         await self._lead("write_status", [self.keys.leader, self.keys.status], token, blob)
-
-
-def check_server(info: str) -> None:
-    """Raise `StoreUnsupported` if ``info`` (of ``INFO server``) tells of a server that is too old."""
-    facts = dict(line.partition(":")[::2] for line in info.splitlines() if ":" in line)
-    name = "Valkey" if "valkey_version" in facts else "Redis"
-    version = facts.get(f"{name.lower()}_version", "unknown")
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if numbers < OLDEST[name]:
-        raise StoreUnsupported(
-            f"the server is {name} {version}; drr needs Redis >= 7.0 or Valkey >= 8.0 (functions and their flags)"
-        )
 
 
 def _read_events(entries: Any, limit: int) -> tuple[list[Event | MalformedEvent], str, bool]:

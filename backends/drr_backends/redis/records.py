@@ -43,10 +43,18 @@ _packer = msgpack.Packer(use_bin_type=True, autoreset=True)
 _length = struct.Struct(">I")
 
 
-def record(what: str, data: bytes, size: int, limit: int = MESSAGE_LIMIT) -> list[Any]:
-    """Return an array of ``size`` that begins with the version; raises `MalformedMessage`."""
+def record(what: str, data: bytes, size: int, limit: int = MESSAGE_LIMIT, optional: int = 0) -> list[Any]:
+    """Return an array of ``size`` that begins with the version; raises `MalformedMessage`.
+
+    The last ``optional`` fields may be left out; then the array is shorter.
+    """
     fields = unpack(what, data, limit)
-    if not isinstance(fields, list) or len(fields) != size or type(fields[0]) is not int or fields[0] != VERSION:
+    if (
+        not isinstance(fields, list)
+        or not size - optional <= len(fields) <= size
+        or type(fields[0]) is not int
+        or fields[0] != VERSION
+    ):
         raise MalformedMessage(what, f"it is no array of {size} that begins with version {VERSION}")
     return fields
 
@@ -129,7 +137,7 @@ def encode_held(record: WorkerRecord) -> bytes:
     """Return the part that changes all the time. Raises `InvalidValue` for more tokens than a message can hold."""
     if len(record.held) > ARRAY_LIMIT:
         raise InvalidValue("number of held attempts", len(record.held), f"the limit is {ARRAY_LIMIT}")
-    return pack((VERSION, record.held, record.version))
+    return pack((VERSION, record.held, record.version, record.blocks))
 
 
 def decode_worker(name: str, incarnation: bytes, shape: bytes, held: bytes, renewals: bytes) -> WorkerRecord:
@@ -144,15 +152,18 @@ def decode_worker(name: str, incarnation: bytes, shape: bytes, held: bytes, rene
             check_name("pool", pool)
             if type(count) is not int or not 0 <= count <= 1_000_000:
                 raise MalformedMessage("worker", f"{count!r:.40} is no number of slots")
-        _, tokens, version = record("held attempts", held, 3)
+        _, tokens, version, *more = record("held attempts", held, 4, optional=1)
+        blocks = more[0] if more else 0
         if not isinstance(version, str) or not isinstance(tokens, list):
             raise MalformedMessage("worker", "what it holds is no array of tokens and a version")
         if not all(isinstance(token, str) for token in tokens):
             raise MalformedMessage("worker", "a token that it holds is no string")
+        if type(blocks) is not int or not 0 <= blocks < 2**63:
+            raise MalformedMessage("worker", f"{blocks!r:.40} is no number of blocks")
         counter = int(renewals)
     except ValueError as error:
         raise MalformedMessage("worker", str(error)[:200]) from None
-    return WorkerRecord(name, chosen, slots, tuple(tokens), draining, version[:128], counter)
+    return WorkerRecord(name, chosen, slots, tuple(tokens), draining, version[:128], counter, blocks)
 
 
 def decode_workers(flat: Sequence[bytes]) -> tuple[list[WorkerRecord], list[MalformedMessage]]:

@@ -7,11 +7,14 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
 from drr.backend import DeadLetter
+from drr.durability import Survey
+from drr.errors import BackendError, StoreUnavailable
 from drr.model import Lane
 from drr_backends.redis.keys import Keys
 from drr_backends.redis.library import function
 from drr_backends.redis.link import BLOCK_LIMIT, Address, BlockingLink, Command, Link
 from drr_backends.redis.records import decode_dead_letter
+from drr_backends.redis.server import SETTINGS, survey_of
 
 BLOCK_MILLISECONDS: Final = round(BLOCK_LIMIT * 1000)
 
@@ -60,6 +63,24 @@ class Store:
             return []
         replies = await self.link.calls([("LLEN", self.keys.lane(lane)) for lane in lanes], repeatable=True)
         return [int(reply) for reply in checked(replies)]
+
+    async def survey(self) -> Survey:
+        """See `drr.backend.ClientPort.survey`. What the server forbids to ask is unknown."""
+        commands: list[Command] = [("INFO",), *(("CONFIG", "GET", name) for name in SETTINGS)]
+        info, *found = await self.link.calls(commands, repeatable=True)
+        for reply in (info, *found):
+            if isinstance(reply, StoreUnavailable):
+                raise reply
+        settings: dict[str, str] = {}
+        for reply in found:
+            if not isinstance(reply, BackendError) and len(reply) == 2:
+                settings[reply[0].decode("utf-8", "replace")] = reply[1].decode("utf-8", "replace")
+        return survey_of(None if isinstance(info, BackendError) else info, settings)
+
+    async def attendance(self, dispatcher: str) -> int | None:
+        """See `drr.backend.ClientPort.attendance`."""
+        found = await self.link.call("GET", self.keys.attendance(dispatcher), repeatable=True)
+        return int(found) if found is not None and found.isdigit() else None
 
     async def read_letters(self, numbers: Sequence[int]) -> list[DeadLetter | None]:
         """Return dead letters by their numbers."""
