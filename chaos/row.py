@@ -47,7 +47,7 @@ class Row:
 
     ``strike`` injects it once, under load. ``check`` is asked when everything has ended, with the recorded ends of
     all jobs. ``slow``: it takes long, and is struck seldom. ``unable``: why it cannot be done on a site, or empty.
-    ``seconds``: mean length of the jobs, if it matters.
+    ``seconds``: mean length of the jobs, if it matters. ``buries``: jobs may be given up, since their workers die.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Row:
     slow: bool = False
     unable: Callable[[Site], str] = _able
     seconds: float | None = None
+    buries: bool = False
 
     def strikes(self, site: Site) -> int:
         """Return how often it is injected."""

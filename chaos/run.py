@@ -103,6 +103,11 @@ class Trial:
             findings.notes["outcome_unknown"] = len(facts.unknown)
         if not findings.faults:
             findings.problems.append("no fault was injected")
+        given_up = len(completions) - len(good)
+        if given_up:
+            findings.notes["given_up"] = given_up
+            if not row.buries:
+                findings.problems.append(f"{given_up} jobs did not succeed")
         await row.check(self._site, load, findings, completions)
         await self._purge()
         return verdict
