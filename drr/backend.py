@@ -48,6 +48,9 @@ from drr.clock import Clock
 from drr.durability import Survey
 from drr.errors import UnknownBackend
 from drr.exchange import (
+    ATTENDANCE_MAX,
+    CALLS_KEPT_SECONDS,
+    CALLS_RELEASED,
     CALLS_REMEMBERED,
     CHANGES_KEPT,
     HISTORY_LENGTH,
@@ -102,6 +105,9 @@ from drr.exchange import (
 from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath
 
 __all__ = [
+    "ATTENDANCE_MAX",
+    "CALLS_KEPT_SECONDS",
+    "CALLS_RELEASED",
     "CALLS_REMEMBERED",
     "CHANGES_KEPT",
     "COUNT_MAX",
@@ -191,6 +197,21 @@ class ClientPort(Protocol):
         """
         ...
 
+    async def calls(self, client: str) -> list[int]:
+        """Return the numbers of the client's calls of ``submit`` that the store remembers, in any order.
+
+        A call that was answered, is among the client's last `CALLS_REMEMBERED` and is not remembered has been lost,
+        with all its jobs: the store is back at an earlier moment.
+        """
+        ...
+
+    async def release_calls(self, client: str) -> None:
+        """The client will repeat none of its calls: the store forgets them `CALLS_RELEASED` seconds from now.
+
+        It remembers them so long still for the sake of a call that is under way, cut off from who sent it.
+        """
+        ...
+
     async def look_up(self, job_ids: Sequence[str]) -> list[JobStatus | None]:
         """Return where each of the jobs (at most `ITEM_LIMIT`) stands; ``None`` for one the store knows nothing of.
 
@@ -220,8 +241,10 @@ class ClientPort(Protocol):
     async def list_jobs(self, path: TenantPath, state: JobState, limit: int = 100, cursor: str = "") -> Page:
         """List jobs of an organisation (path of one name) or project in a state, part by part.
 
-        Of final states the history is read, latest end first (`HISTORY_LENGTH`, `HISTORY_SECONDS`); what ends or
-        begins during the listing may be missed. ``limit`` 1 to `ITEM_LIMIT` bounds how many are looked at, roughly.
+        Of final states the history is read, latest end first (`HISTORY_LENGTH`, `HISTORY_SECONDS`). A job that is in
+        that state all the time from the first part to the last is listed once, whatever comes and goes around it; one
+        that enters or leaves it meanwhile may be missed, or listed twice if it comes back. ``limit``: 1 to
+        `ITEM_LIMIT`; it bounds how many are looked at, roughly.
         """
         ...
 
@@ -258,6 +281,10 @@ class ClientPort(Protocol):
 
     async def survey(self) -> Survey:
         """Return what the store keeps of what it acknowledges, as far as it tells: a want of rights is no error."""
+        ...
+
+    async def attendance(self, dispatcher: str) -> int | None:
+        """Return the counter of a dispatcher's signs of life (`DispatcherPort.attend`); ``None`` if there is none."""
         ...
 
     async def dead_letters(self, organisation: str = "", limit: int = 100, after: int = 0) -> list[DeadLetter]:
@@ -369,6 +396,14 @@ class DispatcherPort(Protocol):
         """Block until somebody resigns or ``block`` seconds have passed; return whether somebody did.
 
         Returns true at once if nobody leads, so that a resignation just before the call is not missed.
+        """
+        ...
+
+    async def attend(self, dispatcher: str, seconds: float) -> None:
+        """Raise the counter by which others see that a dispatcher of this name lives, leading or not.
+
+        It starts at 1, and is forgotten when ``seconds`` (0.001 to `ATTENDANCE_MAX`) have passed by the store's clock
+        without another call. Works when memory is full.
         """
         ...
 

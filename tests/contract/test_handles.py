@@ -19,6 +19,8 @@ METHODS: dict[str, Callable[[Backend], Awaitable[object]]] = {
     "look_up": lambda backend: backend.look_up(["default:a:b:5:1~n"]),
     "replies": lambda backend: backend.replies("c", "", SHORT),
     "lane_lengths": lambda backend: backend.lane_lengths([LANE]),
+    "attend": lambda backend: backend.attend("d1", 60.0),
+    "attendance": lambda backend: backend.attendance("d1"),
     "survey": lambda backend: backend.survey(),
     "read_status": lambda backend: backend.read_status(),
     "find": lambda backend: backend.find(("a", "b"), "x"),
