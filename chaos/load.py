@@ -66,9 +66,13 @@ class Load:
 
         await self._site.until(look, "the next start of a job")
 
+    async def submitted(self) -> None:
+        """Return when the producers have done all that was ordered."""
+        await self._site.until(lambda: self.facts.done >= self._calls, "the producers to be done")
+
     async def rest(self) -> None:
         """Return when the producers are done and nothing waits or runs."""
-        await self._site.until(lambda: self.facts.done >= self._calls, "the producers to be done")
+        await self.submitted()
         await self._site.until(self._site.idle, "everything to have ended")
 
     async def completions(self, job_ids: Iterable[str]) -> dict[str, Completion]:

@@ -14,7 +14,8 @@ from drr.model import Completion
 class Findings:
     """What a row does and sees. ``problems``: what must not be, in words; ``notes``: figures to be shown.
 
-    ``at_stake``: attempts that a fault may make run again: job and attempt. ``takeovers``: seconds.
+    ``at_stake``: attempts that a fault may make run again: job and attempt. ``takeovers``: seconds. ``replayed``:
+    what the store loses is submitted again, as another job of the same label.
     """
 
     faults: int = 0
@@ -23,6 +24,7 @@ class Findings:
     notes: dict[str, float] = field(default_factory=dict)
     at_stake: set[tuple[str, int]] = field(default_factory=set)
     takeovers: list[float] = field(default_factory=list)
+    replayed: bool = False
 
     def count(self, note: str, number: float = 1) -> None:
         """Add to a figure."""

@@ -86,8 +86,15 @@ class Trial:
         by_label = facts.jobs_by_label
         completions = await load.completions({job for jobs in by_label.values() for job in jobs})
         good = successes(completions)
+        acknowledged = [told.about for told in facts.acknowledged]
+        if findings.replayed:
+            # Lost is only what no job of the label makes up for, and twice is what two have ended for.
+            again = {label: jobs & completions.keys() for label, jobs in by_label.items()}
+            acknowledged = [next(iter(again[told.label]), told.about) for told in facts.acknowledged]
+            findings.notes["submitted_again"] = sum(len(jobs) > 1 for jobs in by_label.values())
+            by_label = again
         verdict = judge(
-            [told.about for told in facts.acknowledged],
+            acknowledged,
             [(run.job_id, run.attempt) for run in facts.runs],
             good,
             await self._accounted() - before,
