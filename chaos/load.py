@@ -11,6 +11,7 @@ from chaos.producer import Order
 from chaos.site import Site
 from drr.backend import ITEM_LIMIT
 from drr.model import Completion, JobState
+from drr.payload import unpack_result
 
 UNDER_WAY: Final = 0.1
 """Share of what was ordered last whose start means that the load is under way."""
@@ -89,3 +90,13 @@ class Load:
 def successes(completions: dict[str, Completion]) -> dict[str, int]:
     """Return the attempt of each success."""
     return {job: end.attempt for job, end in completions.items() if end.state is JobState.SUCCEEDED}
+
+
+def strangers(completions: dict[str, Completion], labels: dict[str, set[str]]) -> set[str]:
+    """Return jobs whose recorded success is another job's: a handler returns its own label."""
+    label_of = {job: label for label, jobs in labels.items() for job in jobs}
+    return {
+        job
+        for job, end in completions.items()
+        if end.state is JobState.SUCCEEDED and unpack_result(end.value) != label_of[job]
+    }

@@ -13,8 +13,10 @@ from chaos.load import Load
 from chaos.proxy import Mischief
 from chaos.row import Findings, Row
 from chaos.rows.workers import busiest
-from chaos.site import Site
+from chaos.site import Site, Stuck
 
+UNREACHABLE: Final = 3
+"""Exit code of ``drr serve`` that finds no store."""
 PAUSE: Final = 0.3
 """Longest seconds between two faults."""
 
@@ -49,6 +51,7 @@ async def storm(site: Site, load: Load, findings: Findings) -> None:
     rng.shuffle(faults)
     site.proxy.mischief = Mischief(reset=0.02, hold=0.1, hold_for=PAUSE)
     site.signal(stopped, signal.SIGSTOP)
+    site.mortal |= set(site.dispatchers)
     try:
         for fault in faults:
             await fault()
@@ -57,8 +60,25 @@ async def storm(site: Site, load: Load, findings: Findings) -> None:
         site.signal(stopped, signal.SIGCONT)
         site.proxy.mischief = Mischief()
     findings.faults += len(faults) + 1
+    await _start_again(site, findings)
     await site.new_leader("")
     await load.moves_on()
+
+
+async def _start_again(site: Site, findings: Findings) -> None:
+    """Start dispatchers again that found no store when they started: they end then, for their supervisor to see."""
+    for name in site.dispatchers:
+        while True:
+            await site.ripe(name)
+            status = site.processes[name].status
+            if status is None:
+                break
+            if status != UNREACHABLE:
+                raise Stuck(f"{name} ended with {status}: {site.processes[name].log[-1500:]}")
+            findings.count("started_without_a_store")
+            site.kill(name)
+            site.start(name)
+    site.mortal -= set(site.dispatchers)
 
 
 ROWS = (Row("several of these at once", storm, buries=True),)

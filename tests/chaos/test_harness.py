@@ -47,7 +47,7 @@ async def test_a_killed_worker_and_leader_leave_nothing_behind_and_a_forged_run_
         forged = await trial.run(Row("forged", forge))
     assert not forged.good
     assert (forged.lost, forged.leaks) == (1, {"immortal": 1})
-    assert forged.problems == ["1 submits were carried out twice"]
+    assert forged.problems == ["1 ends are those of other jobs", "1 submits were carried out twice"]
     shown = summary([*results, forged])
     assert (shown["faults"], shown["lost"], shown["leaks"]) == (3, 1, 1)
     assert shown["takeover_p99_ms"] > 0
