@@ -186,6 +186,10 @@ class World:
             for life, peak in self.journal.peaks.items():
                 many = peak > part.slots and life.name.startswith(f"{part.name}.")
                 self.ledger.expect(not many, f"{life.name} ran {peak} jobs at once in {part.slots} slots")
+        for counters in {id(engine.counters): engine.counters for engine in self.engines.values()}.values():
+            # A store that has gone back does contradict its leader's memory, until either of them sees it.
+            sound = not counters.mismatched or self.ledger.losses
+            self.ledger.expect(sound, f"reconciliation found something: {counters}")
         engine = self.engines.get(self.store.leader.token)
         if engine is None:
             self.ledger.blame("nobody leads")
