@@ -11,6 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any, cast
 
@@ -18,9 +19,19 @@ import anyio
 
 from drr.backend import Backend
 from drr.client import Client, Handle, Submission
+from drr.client.outbox import Outbox
 from drr.clock import Clock
 from drr.dispatcher import Dispatcher
-from drr.errors import BackendError, DrrError, JobCancelled, JobExpired, JobFailed, StoreUnavailable, WorkerNameInUse
+from drr.errors import (
+    BackendError,
+    DrrError,
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+    StoreUnavailable,
+    SubmitPending,
+    WorkerNameInUse,
+)
 from drr.model import NodePolicy, PoolPolicy, TenantPath
 from drr.worker import Context, Worker
 from drr.worker.state import Hands
@@ -34,6 +45,8 @@ log = logging.getLogger("drr.tests.world")
 
 LEASE = 3.0
 LEADER_LEASE = 1.0
+HORIZON = 2.0
+"""Seconds after which an outbox believes that the store keeps a submit: longer than what a restart takes back."""
 
 
 @dataclass
@@ -213,20 +226,25 @@ class WorkerPart(Part):
 class ClientPart(Part):
     """A client with a list of orders; what is acknowledged goes into the ledger."""
 
-    def __init__(self, stage: Stage, name: str, orders: Iterable[tuple[float, Order]]) -> None:
-        """``orders``: each with the seconds to wait before it."""
+    def __init__(
+        self, stage: Stage, name: str, orders: Iterable[tuple[float, Order]], outbox: Path | None = None
+    ) -> None:
+        """``orders``: each with the seconds to wait before it. ``outbox``: the file of its outbox, if it has one."""
         super().__init__(stage, name)
         self._orders = list(orders)
         self._next = 0
+        self._outbox = outbox
+        self._confirmed = outbox is None
 
     @property
     def busy(self) -> bool:
-        """Whether there are orders that it has not been able to make yet."""
-        return self._next < len(self._orders)
+        """Whether there are orders that it has not been able to make yet, or that the store may not have for good."""
+        return self._next < len(self._orders) or not self._confirmed
 
     async def perform(self, life: Life, backend: Backend, rng: Random) -> bool:
+        outbox = Outbox(self._outbox, horizon=HORIZON, in_thread=False) if self._outbox is not None else None
         async with (
-            Client(backend, clock=life, rng=rng, patience=4.0) as client,
+            Client(backend, clock=life, rng=rng, patience=4.0, outbox=outbox) as client,
             anyio.create_task_group() as following,
         ):
             while self._next < len(self._orders):
@@ -238,6 +256,9 @@ class ClientPart(Part):
                     continue
                 if order.cancel_after is not None or order.waits:
                     following.start_soon(self._follow, handle, order, life)
+            if outbox is not None:
+                await client.confirmed()
+                self._confirmed = True
         return True
 
     async def _submit(self, client: Client, order: Order, life: Life) -> Handle[Any] | None:
@@ -248,9 +269,13 @@ class ClientPart(Part):
                     "work", [order.label, order.seconds, order.failures], tenant=order.tenant, **order.options
                 )
             except BackendError as error:
-                self.stage.ledger.note(life.name, "submit failed", order.label, str(error))
+                if isinstance(error, SubmitPending):
+                    self.stage.ledger.promised.add(order.label)
+                self.stage.ledger.note(life.name, "submit failed", order.label, type(error).__name__)
             else:
                 self.stage.ledger.acknowledge(handle.id, order.label, life.name)
+                if self._outbox is not None:
+                    self.stage.ledger.promised.add(order.label)
                 return handle
         return None
 
@@ -275,8 +300,11 @@ class ClientPart(Part):
         except DrrError as error:
             ledger.expect(ledger.may_be_lost(handle.id), f"the client of {handle.id} was told: {error!r}")
             return
-        told = str(value).rpartition("#")[0]
-        ledger.expect(told == handle.id, f"the client of {handle.id} was given the result {value!r}")
+        told, asked = str(value).rpartition("#")[0], handle.id
+        if self._outbox is not None:
+            # A job that was lost and submitted again may have another number; its call is the same.
+            told, asked = told.rpartition("~")[2], asked.rpartition("~")[2]
+        ledger.expect(told == asked, f"the client of {handle.id} was given the result {value!r}")
 
 
 class BulkPart(Part):

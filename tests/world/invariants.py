@@ -37,6 +37,9 @@ def check_jobs(ledger: Ledger, store: Store) -> None:
     labels: Counter[int] = Counter(books.added.values())
     for label, number in labels.items():
         ledger.expect(number == 1, f"the submit of {label} added {number} jobs")
+    done = {label for job_id, label in books.added.items() if job_id in books.completions}
+    for label in ledger.promised - done:
+        ledger.blame(f"the submit of {label} was in an outbox and is lost")
     for job_id in ledger.acknowledged:
         if job_id not in books.completions:
             ledger.expect(ledger.may_be_lost(job_id), f"{job_id} was acknowledged and is lost")

@@ -94,6 +94,8 @@ class Ledger:
         self.books = Books()
         self.acknowledged: dict[str, int] = {}
         """Job id that a client was given, to the label of its order."""
+        self.promised: set[int] = set()
+        """Labels of the orders that were submitted through an outbox: none of them may be lost."""
         self.executed: dict[str, float] = {}
         """When the store last took each job in."""
         self.losses: list[tuple[float, float]] = []

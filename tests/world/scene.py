@@ -57,6 +57,8 @@ class Scene:
     slots: Sequence[int]
     orders: Sequence[Sequence[tuple[float, Order]]]
     weather: Weather = FAIR
+    outbox: bool = False
+    """Whether the first client has one."""
     bulk: Sequence[Order] = ()
     """Submitted at once by a client of its own: see `CONTEST`."""
     faults: Sequence[Fault] = ()
@@ -86,6 +88,8 @@ FAULT_RATE: Final = 1.0
 """Faults per second."""
 CONTESTS: Final = 8
 """Every so many seeds there is one."""
+OUTBOXES: Final = 6
+"""Every so many seeds there is one, and a restart of the store."""
 QUIET_TENANTS: Final = ["initech/web", "umbrella/web"]
 
 
@@ -94,11 +98,12 @@ def draw_scene(seed: int) -> Scene:
     rng = Random(seed)
     if seed % CONTESTS == 0:
         orders = [draw_orders(rng, client, QUIET_TENANTS) for client in (1,)]
-        scene = Scene(str(seed), 2, [1, 1, 1], orders, draw_weather(rng), draw_contest(rng), trouble=TROUBLE)
+        scene = Scene(str(seed), 2, [1, 1, 1], orders, draw_weather(rng), bulk=draw_contest(rng), trouble=TROUBLE)
     else:
         slots = [rng.randint(1, 2) for _ in range(3)]
         orders = [draw_orders(rng, client, TENANTS) for client in (1, 2)]
         scene = Scene(str(seed), 2, slots, orders, draw_weather(rng), trouble=TROUBLE)
+        scene.outbox = seed % OUTBOXES == 1
     scene.faults = sorted(draw_faults(rng, scene), key=lambda fault: fault.at)
     return scene
 
@@ -146,7 +151,7 @@ def draw_faults(rng: Random, scene: Scene) -> list[Fault]:
         faults.append(draw_fault(rng, at, rng.choice(kinds), scene))
         at += rng.expovariate(FAULT_RATE)
     faults += [draw_jump(rng, scene) for _ in range(rng.choice((0, 0, 1, 4)))]
-    if rng.random() < 0.3:
+    if scene.outbox or rng.random() < 0.3:
         lost = rng.choice((0.0, rng.random(), 1.0))
         restart_at = 1.0 + rng.random() * (scene.trouble - 1.0)
         faults.append(Fault(restart_at, "restart", STORE, rng.random() * 1.5, lost))

@@ -13,8 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import anyio
@@ -58,6 +61,8 @@ class Report:
     """Those that were lost or handed back."""
     takeovers: int = 0
     crashes: int = 0
+    promised: int = 0
+    """Submits through an outbox."""
     horizon: float = 0.0
     """How long two siblings were compared, in bounds of theirs."""
     drift: float = 0.0
@@ -78,7 +83,8 @@ def replay(seed: str) -> str:
 class World:
     """One run of a scene. Make it inside the loop that runs it."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Scene, folder: str = "") -> None:
+        """``folder``: where files may be written."""
         self.scene = scene
         self.report = Report(scene.seed)
         loop = asyncio.get_running_loop()
@@ -93,7 +99,11 @@ class World:
         stage = self.stage = Stage(scene.seed, self.network, self.ledger, self.journal, policies)
         self.dispatchers = [DispatcherPart(stage, f"d{number + 1}") for number in range(scene.dispatchers)]
         self.workers = [WorkerPart(stage, f"w{number}", slots) for number, slots in enumerate(scene.slots, 1)]
-        self.clients = [ClientPart(stage, f"c{number}", orders) for number, orders in enumerate(scene.orders, 1)]
+        outboxes = [Path(folder) / "outbox"] if scene.outbox else []
+        self.clients = [
+            ClientPart(stage, f"c{number}", orders, outbox)
+            for number, (orders, outbox) in enumerate(zip_longest(scene.orders, outboxes), 1)
+        ]
         bulk = [BulkPart(stage, scene.bulk)] if scene.bulk else []
         self.submitters: list[ClientPart | BulkPart] = [*self.clients, *bulk]
         self.parts: list[Part] = [*self.dispatchers, *self.workers, *self.submitters]
@@ -176,6 +186,10 @@ class World:
             for life, peak in self.journal.peaks.items():
                 many = peak > part.slots and life.name.startswith(f"{part.name}.")
                 self.ledger.expect(not many, f"{life.name} ran {peak} jobs at once in {part.slots} slots")
+        for counters in {id(engine.counters): engine.counters for engine in self.engines.values()}.values():
+            # A store that has gone back does contradict its leader's memory, until either of them sees it.
+            sound = not counters.mismatched or self.ledger.losses
+            self.ledger.expect(sound, f"reconciliation found something: {counters}")
         engine = self.engines.get(self.store.leader.token)
         if engine is None:
             self.ledger.blame("nobody leads")
@@ -194,6 +208,7 @@ class World:
             usage for (_, name), usage in ledger.books.usage.items() if name in ("lost", "returned")
         )
         report.takeovers = ledger.takeovers
+        report.promised = len(ledger.promised)
         report.horizon = self.contest.horizon / self.contest.bound
         report.drift = self.contest.drift / self.contest.bound
         report.seconds = asyncio.get_running_loop().time()
@@ -233,9 +248,10 @@ def run_scene(scene: Scene) -> Report:
     """Run the world of a scene."""
 
     async def main() -> Report:
-        world = World(scene)
-        with watched_engines(world):
-            return await world.run()
+        with TemporaryDirectory() if scene.outbox else nullcontext("") as folder:
+            world = World(scene, folder)
+            with watched_engines(world):
+                return await world.run()
 
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # what goes wrong on purpose is logged as anything else
