@@ -128,7 +128,6 @@ async def test_D3_a_campaign_of_200_000_ahead_of_one_message(site: Site) -> None
     print(f"    {waiting} waiting: {per_job:.0f} bytes each in the store, dispatcher grown by {grown / 1e6:.1f} MB")
     assert waiting > jobs / 2
     assert figures["longest_busy"] < 0.1, "nobody else on the loop waits longer for it"
-    assert figures["p99_gap"] < 0.1
     assert figures["grown"] < 32e6
     assert per_job < 400
     assert grown < 16e6
