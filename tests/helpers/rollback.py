@@ -10,7 +10,7 @@ from drr_backends.memory.store import Store
 
 Image: TypeAlias = dict[str, Any]
 
-KEPT = frozenset({"clock", "lock", "waiters", "delivery_names", "letter_numbers"})
+KEPT = frozenset({"clock", "lock", "waiters", "attendance", "delivery_names", "letter_numbers"})
 """What is no data; numbers that go on harm nobody."""
 
 

@@ -17,7 +17,9 @@ from drr_backends.memory.waiting import Log
 
 Image: TypeAlias = dict[str, Any]
 
-NOT_STATE: Final = frozenset({"clock", "lock", "waiters", "max_jobs", "delivery_names", "letter_numbers"})
+NOT_STATE: Final = frozenset(
+    {"clock", "lock", "waiters", "max_jobs", "attendance", "delivery_names", "letter_numbers"}
+)
 RECORDS: Final = (Calls, Delivery, Entry, History, Replies)
 
 
