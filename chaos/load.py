@@ -92,11 +92,14 @@ def successes(completions: dict[str, Completion]) -> dict[str, int]:
     return {job: end.attempt for job, end in completions.items() if end.state is JobState.SUCCEEDED}
 
 
-def strangers(completions: dict[str, Completion], labels: dict[str, set[str]]) -> set[str]:
-    """Return jobs whose recorded success is another job's: a handler returns its own label."""
-    label_of = {job: label for label, jobs in labels.items() for job in jobs}
+def own_ends(completions: dict[str, Completion], labels: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Return those jobs of each label that ended, and with their own result: a handler returns its own label."""
     return {
-        job
-        for job, end in completions.items()
-        if end.state is JobState.SUCCEEDED and unpack_result(end.value) != label_of[job]
+        label: {
+            job
+            for job in jobs
+            if (end := completions.get(job)) is not None
+            and (end.state is not JobState.SUCCEEDED or unpack_result(end.value) == label)
+        }
+        for label, jobs in labels.items()
     }

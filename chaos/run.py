@@ -12,15 +12,13 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from chaos.audit import Baseline, audit, expire, measure
-from chaos.journal import Facts
-from chaos.load import Load, strangers, successes
+from chaos.load import Load, own_ends, successes
 from chaos.result import Result
 from chaos.row import Findings, Row
 from chaos.scale import Scale
 from chaos.site import Site, opened
 from chaos.verdict import Verdict, judge
 from drr.backend import ITEM_LIMIT
-from drr.model import Completion
 
 WARM_UP: Final = 0.5
 """Jobs of the warm-up, as a share of a row's."""
@@ -89,10 +87,20 @@ class Trial:
         completions = await load.completions({job for jobs in by_label.values() for job in jobs})
         good = successes(completions)
         acknowledged = [told.about for told in facts.acknowledged]
+        own = own_ends(completions, by_label)
+        foreign = sum(len((jobs & completions.keys()) - own[label]) for label, jobs in by_label.items())
         if findings.replayed:
-            acknowledged, by_label = _made_up_for(facts, completions, findings)
-        elif foreign := strangers(completions, by_label):
-            findings.problems.append(f"{len(foreign)} ends are those of other jobs")
+            # What was lost and submitted again is another job of the same label, and that is the one to end. A lost
+            # job's id may be given anew, to another job of its batch: what is recorded under it then is not its end.
+            findings.notes["submitted_again"] = sum(len(jobs) > 1 for jobs in by_label.values())
+            findings.notes["ids_given_anew"] = foreign
+            acknowledged = [next(iter(own[told.label]), told.about) for told in facts.acknowledged]
+            by_label = own
+            ended = set().union(*own.values())
+            completions = {job: end for job, end in completions.items() if job in ended}
+            good = successes(completions)
+        elif foreign:
+            findings.problems.append(f"{foreign} ends are those of other jobs")
         verdict = judge(
             acknowledged,
             [(run.job_id, run.attempt) for run in facts.runs],
@@ -134,22 +142,6 @@ class Trial:
         site = self._site
         while letters := await site.patiently(lambda: site.backend.dead_letters(limit=ITEM_LIMIT)):
             await site.patiently(lambda: site.backend.purge_dead([letter.number for letter in letters]))
-
-
-def _made_up_for(
-    facts: Facts, completions: dict[str, Completion], findings: Findings
-) -> tuple[list[str], dict[str, set[str]]]:
-    """Return a job for each acknowledgement, and for each label those that ended.
-
-    What the store has lost and was given again is another job of the same label. The number of a lost job may be
-    given anew, to another one of its batch: what is recorded under its id then is not its own end.
-    """
-    by_label = facts.jobs_by_label
-    foreign = strangers(completions, by_label)
-    ended = {label: (jobs & completions.keys()) - foreign for label, jobs in by_label.items()}
-    findings.notes["submitted_again"] = sum(len(jobs) > 1 for jobs in by_label.values())
-    findings.notes["numbers_given_anew"] = len(foreign)
-    return [next(iter(ended[told.label]), told.about) for told in facts.acknowledged], ended
 
 
 async def run_rows(server: str, rows: Sequence[Row], scale: Scale, seed: int, tell: Tell) -> list[Result]:
