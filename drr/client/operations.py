@@ -1,6 +1,6 @@
 """What a client can do with jobs that are there: find, list, cancel, bury, revive, and account for them.
 
-Listings are read part by part: what ends or begins meanwhile may be missed.
+Listings are read part by part: what stays in its state meanwhile is told once, what ends or begins may be missed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
-from tempfile import SpooledTemporaryFile
 from typing import Any, Final, TypeVar
 
 from drr.backend import (
@@ -36,10 +35,11 @@ from drr.payload import Progress, unpack_progress
 T = TypeVar("T")
 
 OPEN_STATES: Final = (JobState.DELAYED, JobState.QUEUED, JobState.RUNNING)
-"""States of jobs that can be cancelled, in the order in which `Operations.cancel_all` looks: no job goes back."""
+"""States of jobs that can be cancelled, in the order in which `Operations.cancel_all` looks: only what was started
+goes back."""
 HOUR: Final = 3600
-SPOOLED: Final = 8 * 1024 * 1024
-"""Characters of ids that `Operations.cancel_all` keeps in memory."""
+SWEEPS: Final = 10
+"""How often `Operations.cancel_all` looks again at most, for jobs that were running and wait again."""
 LETTERS_READ: Final = 100
 """Dead letters in one answer: each brings its payload."""
 
@@ -121,25 +121,46 @@ class Operations(ABC):
     ) -> int:
         """Ask for all jobs of an organisation or project to be cancelled; return how many were asked for.
 
-        ``task`` and ``states`` narrow it down. Jobs that are submitted, started or put back meanwhile may be missed.
-        The ids of each state are gathered first, in a temporary file if they are many.
+        ``task`` and ``states`` narrow it down. Jobs that are submitted meanwhile may be missed. One that runs may
+        fail and wait again behind the listing: what was started before is looked for until nothing new is found.
         """
         wanted = [check_state(state) for state in states]
         for state in wanted:
             if state.final:
                 raise InvalidValue("state", state.value, "only jobs that have not ended can be cancelled")
+        tried: set[str] = set()
+        asked = await self._cancel_sweep(tenant, task, wanted, tried, first=True)
+        if JobState.RUNNING in wanted and len(set(wanted)) > 1:
+            for _ in range(SWEEPS):
+                more = await self._cancel_sweep(tenant, task, wanted, tried, first=False)
+                asked += more
+                if not more:
+                    break
+        return asked
+
+    async def _cancel_sweep(
+        self, tenant: Tenant, task: str | None, states: Sequence[JobState], tried: set[str], *, first: bool
+    ) -> int:
+        """Cancel what is listed, or after the ``first`` time what had been started before; return how many.
+
+        ``tried``: those of the latter that were asked for.
+        """
         asked = 0
-        for state in wanted:
-            # A listing goes on by how many jobs it has passed: what is cancelled before its end would shift the rest
-            # to the front, and as many would be passed over.
-            with SpooledTemporaryFile(SPOOLED, "w+", encoding="ascii", newline="\n") as spool:
-                async for listed in self.jobs(tenant, state=state, task=task):
-                    spool.write(f"{listed.job_id}\n")
-                spool.seek(0)
-                lines = iter(spool)
-                while ids := [line.rstrip() for line in islice(lines, ITEM_LIMIT)]:
-                    await self.cancel(ids)
-                    asked += len(ids)
+        for state in states:
+            batch: list[str] = []
+            async for listed in self.jobs(tenant, state=state, task=task):
+                # The attempt that runs is counted already.
+                again = listed.attempt > (1 if state is JobState.RUNNING else 0)
+                if listed.job_id in tried or not (first or again):
+                    continue
+                if again or state is JobState.RUNNING:
+                    tried.add(listed.job_id)
+                batch.append(listed.job_id)
+                if len(batch) == ITEM_LIMIT:
+                    await self.cancel(batch)
+                    asked, batch = asked + len(batch), []
+            await self.cancel(batch)
+            asked += len(batch)
         return asked
 
     async def _request(self, requests: Iterable[Request]) -> None:

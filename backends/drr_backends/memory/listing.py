@@ -1,14 +1,14 @@
-"""Where jobs stand: one by one, and as listings."""
+"""Where jobs stand one by one; dead letters; accounts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
-from drr.backend import HISTORY_SECONDS, DeadLetter, Listed, Located, Page, Struck, Usage, UsageKey
+from drr.backend import DeadLetter, Located, Struck, Usage, UsageKey
 from drr.errors import InvalidValue
-from drr.model import Header, JobState, JobStatus, Lane, TenantPath, parse_job_id
-from drr_backends.memory.records import COUNTS, cursor
+from drr.model import Header, JobState, JobStatus, Lane, parse_job_id
+from drr_backends.memory.records import COUNTS
 from drr_backends.memory.store import Store
 
 
@@ -65,43 +65,6 @@ def locate(store: Store, job_id: str) -> Located | None:
         if isinstance(entry.head, Header) and entry.head.job_id == job_id:
             return Located(entry.head, False)
     return None
-
-
-def list_jobs(store: Store, path: TenantPath, state: JobState, limit: int, after: str) -> Page:
-    """Return part of a listing, by `ClientPort.list_jobs`."""
-    skipped = cursor("cursor of a listing", after)
-    found = list(islice(_listed(store, path, state), skipped, skipped + limit))
-    return Page(tuple(found), str(skipped + limit) if len(found) == limit else "")
-
-
-def _listed(store: Store, path: TenantPath, state: JobState) -> Iterator[Listed]:
-    depth = len(path)
-    if state is JobState.QUEUED:
-        for lane in sorted(store.lanes):
-            if lane.path[:depth] == path:
-                for entry in store.lanes[lane]:
-                    if isinstance(entry.head, Header):
-                        yield _of_header(entry.head, state, entry.head.submitted_at)
-    elif state is JobState.RUNNING:
-        for lease in store.leases.values():
-            if lease.header.lane.path[:depth] == path:
-                header = lease.header
-                yield Listed(header.job_id, header.task, state, lease.attempt, header.submitted_at)
-    elif state is JobState.DELAYED:
-        for due_at, sequence in store.due:
-            head = store.delayed[sequence][1].head
-            if isinstance(head, Header) and head.lane.path[:depth] == path:
-                yield _of_header(head, state, due_at)
-    else:
-        kept = store.history.get(path[0])
-        if kept is not None and kept.touched > store.clock.monotonic() - HISTORY_SECONDS:
-            for its_path, listed in kept.jobs:
-                if listed.state is state and its_path[:depth] == path:
-                    yield listed
-
-
-def _of_header(header: Header, state: JobState, at: float) -> Listed:
-    return Listed(header.job_id, header.task, state, header.attempts, at)
 
 
 def letters_of(store: Store, organisation: str, limit: int, after: int) -> list[DeadLetter]:

@@ -28,6 +28,8 @@ OPERATIONS: Final = (
     "discard_lease",
     "discard_delayed",
     "locate",
+    "list_queued",
+    "list_delayed",
     "due",
     "purge",
     "progress",
