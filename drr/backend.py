@@ -273,6 +273,10 @@ class ClientPort(Protocol):
         """
         ...
 
+    async def letters(self, numbers: Sequence[int]) -> list[DeadLetter | None]:
+        """Return dead letters (at most `ITEM_LIMIT`) by their numbers, without payloads."""
+        ...
+
     async def purge_dead(self, numbers: Sequence[int]) -> int:
         """Delete dead letters (at most `ITEM_LIMIT`); return how many there were."""
         ...

@@ -9,13 +9,14 @@ import typer
 from rich.table import Table
 
 from drr.backend import DeadLetter, DeathCause
+from drr.cli.exits import Exit, complain
 from drr.cli.fields import DEFAULT_URL, Namespace, StoreOption
 from drr.cli.jobs import shown
 from drr.cli.runtime import run
 from drr.cli.submit import PATIENCE
 from drr.cli.tables import show_table
 from drr.client import Client
-from drr.client.operations import check_cause
+from drr.client.operations import Requeued, check_cause
 from drr.errors import InvalidValue, MalformedMessage
 from drr.payload import unpack_arguments
 
@@ -64,10 +65,14 @@ def show(
     namespace: Namespace = "drr",
 ) -> None:
     """Show one dead letter with its arguments, as JSON."""
-    found = [letter for letter in run(lambda: _letters(url, namespace, None, None, None)) if letter.number == number]
-    if not found:
+
+    async def read() -> DeadLetter | None:
+        async with Client(url, namespace=namespace, patience=PATIENCE) as client:
+            return await client.dead_letter(number)
+
+    letter = run(read)
+    if letter is None:
         raise InvalidValue("NUMBER", number, "there is no such dead letter")
-    [letter] = found
     shown_letter = plain(letter)
     try:
         args, kwargs = unpack_arguments(letter.payload)
@@ -87,10 +92,19 @@ def requeue(
     url: StoreOption = DEFAULT_URL,
     namespace: Namespace = "drr",
 ) -> None:
-    """Queue dead jobs again, in front, as if they had never been tried. A dispatcher carries it out."""
-    typer.echo(
-        run(lambda: _act(url, namespace, _chosen(numbers, every, tenant, cause), tenant, cause, purge=False, yes=yes))
+    """Queue dead jobs again, in front, as if they had never been tried. A dispatcher carries it out.
+
+    Prints how many were asked for. Letters that are not there, hold no job, or whose job's deadline has passed are
+    left alone and named; the exit code is 1 then.
+    """
+    asked, refused = run(
+        lambda: _act(url, namespace, _chosen(numbers, every, tenant, cause), tenant, cause, purge=False, yes=yes)
     )
+    typer.echo(asked)
+    for number, why in refused.items():
+        complain(f"dead letter {number} stays: {why}")
+    if refused:
+        raise typer.Exit(Exit.FAILED)
 
 
 @dead.command()
@@ -104,9 +118,10 @@ def purge(
     namespace: Namespace = "drr",
 ) -> None:
     """Delete dead letters for good."""
-    typer.echo(
-        run(lambda: _act(url, namespace, _chosen(numbers, every, tenant, cause), tenant, cause, purge=True, yes=yes))
+    gone, _ = run(
+        lambda: _act(url, namespace, _chosen(numbers, every, tenant, cause), tenant, cause, purge=True, yes=yes)
     )
+    typer.echo(gone)
 
 
 def plain(letter: DeadLetter) -> dict[str, Any]:
@@ -133,9 +148,7 @@ def _chosen(numbers: list[int] | None, every: bool, tenant: str | None, cause: s
     return numbers or []
 
 
-async def _letters(
-    url: str, namespace: str, tenant: str | None, cause: str | None, limit: int | None
-) -> list[DeadLetter]:
+async def _letters(url: str, namespace: str, tenant: str | None, cause: str | None, limit: int) -> list[DeadLetter]:
     wanted = None if cause is None else check_cause(cause)
     found: list[DeadLetter] = []
     async with Client(url, namespace=namespace, patience=PATIENCE) as client:
@@ -148,7 +161,7 @@ async def _letters(
 
 async def _act(
     url: str, namespace: str, numbers: list[int], tenant: str | None, cause: str | None, *, purge: bool, yes: bool
-) -> int:
+) -> Requeued:
     async with Client(url, namespace=namespace, patience=PATIENCE) as client:
         if not numbers:
             numbers = [letter.number async for letter in client.dead(tenant, cause=cause)]
@@ -156,6 +169,5 @@ async def _act(
             if numbers and not yes:
                 typer.confirm(f"{what} {len(numbers)} dead jobs{'' if purge else ' again'}?", abort=True)
         if purge:
-            return await client.purge_dead(numbers)
-        await client.requeue_dead(numbers)
-        return len(numbers)
+            return Requeued(await client.purge_dead(numbers), {})
+        return await client.requeue_dead(numbers)

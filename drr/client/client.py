@@ -226,9 +226,12 @@ class Client(Operations):
         return Handle(job_id, self, own=False)
 
     async def look_up(self, job_id: str) -> JobStatus | None:
-        """Return where a job stands, or ``None`` if the store knows nothing of it."""
+        """Return where a job stands, or ``None`` if the store knows nothing of it.
+
+        Repeated while the store is not reachable, for the client's patience.
+        """
         backend, _ = self._opened()
-        [status] = await backend.look_up([job_id])
+        [status] = await self._patiently(lambda: backend.look_up([job_id]))
         return status
 
     async def wait_for(self, job_id: str, *, own: bool, timeout: float | None) -> JobStatus | None:

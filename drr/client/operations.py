@@ -6,11 +6,11 @@ Listings are read part by part: what stays in its state meanwhile is told once, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from drr.backend import (
     ITEM_LIMIT,
@@ -42,6 +42,13 @@ SWEEPS: Final = 10
 """How often `Operations.cancel_all` looks again at most, for jobs that were running and wait again."""
 LETTERS_READ: Final = 100
 """Dead letters in one answer: each brings its payload."""
+
+
+class Requeued(NamedTuple):
+    """What came of `Operations.requeue_dead`: how many were asked for, and why others were not, by number."""
+
+    asked: int
+    refused: Mapping[int, str]
 
 
 class Operations(ABC):
@@ -191,9 +198,32 @@ class Operations(ABC):
                 return
             after = letters[-1].number
 
-    async def requeue_dead(self, numbers: Iterable[int]) -> None:
-        """Ask for the jobs of dead letters to be queued again, in front, as if they had never been tried."""
-        await self._request([Request(RequestKind.REVIVE, str(check_letter(number))) for number in numbers])
+    async def dead_letter(self, number: int) -> DeadLetter | None:
+        """Return one dead letter, or ``None`` if there is none under this number."""
+        backend, _ = self._opened()
+        check_letter(number)
+        letters = await self._patiently(lambda: backend.dead_letters("", 1, number - 1))
+        return letters[0] if letters and letters[0].number == number else None
+
+    async def requeue_dead(self, numbers: Iterable[int]) -> Requeued:
+        """Ask for the jobs of dead letters to be queued again, in front, as if they had never been tried.
+
+        Not asked for, and named with the reason in what is returned: a letter that is not there, one that holds no
+        job, and one whose job may not be started any more, its deadline being over. Durable when this returns; a
+        dispatcher carries it out.
+        """
+        backend, _ = self._opened()
+        left = iter([check_letter(number) for number in numbers])
+        asked, refused = 0, dict[int, str]()
+        while batch := list(islice(left, LETTERS_READ)):
+            letters = await self._patiently(partial(backend.letters, batch))
+            now = self._clock.wall()
+            reasons = [_why_not(letter, now) for letter in letters]
+            refused |= {number: why for number, why in zip(batch, reasons, strict=True) if why}
+            good = [number for number, why in zip(batch, reasons, strict=True) if not why]
+            await self._request([Request(RequestKind.REVIVE, str(number)) for number in good])
+            asked += len(good)
+        return Requeued(asked, refused)
 
     async def purge_dead(self, numbers: Iterable[int]) -> int:
         """Delete dead letters for good; return how many there were."""
@@ -228,6 +258,22 @@ class Operations(ABC):
         hours = int(max(0.0, begin) // HOUR), int(-(-end // HOUR))
         return await self._patiently(lambda: backend.usage(name, *hours))
 
+    async def usage_total(
+        self,
+        tenant: Tenant,
+        *,
+        since: float | datetime | timedelta,
+        until: float | datetime | None = None,
+        pool: str | None = None,
+    ) -> Usage:
+        """Return what `usage` has in all, of an organisation or project, in one ``pool`` or in every one."""
+        path = check_path(tenant)
+        total = Usage()
+        for key, row in (await self.usage(path[0], since=since, until=until)).items():
+            if key.path[: len(path)] == path and pool in (None, key.pool):
+                total = total.plus(row)
+        return total
+
     async def progress_of(self, job_id: str) -> Progress | None:
         """Return what the handler of a job said last of its progress."""
         backend, _ = self._opened()
@@ -257,6 +303,18 @@ def check_cause(cause: DeathCause | str) -> DeathCause:
         return DeathCause(cause)
     except ValueError:
         raise InvalidValue("cause", cause, f"it must be one of {', '.join(DeathCause)}") from None
+
+
+def _why_not(letter: DeadLetter | None, now: float) -> str:
+    """Return why a dead letter cannot be queued again, or "" if it can."""
+    if letter is None:
+        return "there is no such dead letter"
+    if letter.header is None:
+        return "it holds no job: what was found in the lane could not be read"
+    if letter.header.deadline is not None and letter.header.deadline <= now:
+        passed = datetime.fromtimestamp(letter.header.deadline, UTC).isoformat(" ", "seconds")
+        return f"the deadline of its job passed at {passed}: submit the job anew, with a later one"
+    return ""
 
 
 def check_letter(number: int) -> int:
