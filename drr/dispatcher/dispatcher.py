@@ -98,7 +98,8 @@ class Dispatcher:
         nodes that they name, and are stored. Give all dispatchers of a namespace the same.
 
         ``plans``: a plans file, which is watched: a change acts on the backlog at once, a bad file changes nothing;
-        or `Plans` that were read. They are put into force whenever this dispatcher comes to lead.
+        or `Plans` that were read. They are put into force once, when this dispatcher first comes to lead, and stored:
+        what is applied later, here or by another, is not undone when the leadership comes back.
 
         ``record``: a file ending in ``.csv`` or ``.csv.gz`` into which the jobs that end are recorded while this
         dispatcher leads, to be replayed by ``drr simulate``; or a `Recorder`, with settings of its own.
