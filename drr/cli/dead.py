@@ -36,6 +36,7 @@ def list_dead(
     tenant: Tenant = None,
     cause: Cause = None,
     limit: Annotated[int, typer.Option(help="Most to show.")] = 100,
+    after: Annotated[int, typer.Option(metavar="NUMBER", help="Only letters with higher numbers.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per letter.")] = False,
     url: StoreOption = DEFAULT_URL,
     namespace: Namespace = "drr",
@@ -43,7 +44,7 @@ def list_dead(
     """List dead letters, oldest first."""
     if limit < 1:
         raise InvalidValue("--limit", limit, "it must be at least 1")
-    found = run(lambda: _letters(url, namespace, tenant, cause, limit))
+    found = run(lambda: _letters(url, namespace, tenant, cause, limit, after))
     if as_json:
         for letter in found:
             typer.echo(json.dumps(plain(letter)))
@@ -148,11 +149,13 @@ def _chosen(numbers: list[int] | None, every: bool, tenant: str | None, cause: s
     return numbers or []
 
 
-async def _letters(url: str, namespace: str, tenant: str | None, cause: str | None, limit: int) -> list[DeadLetter]:
+async def _letters(
+    url: str, namespace: str, tenant: str | None, cause: str | None, limit: int, after: int
+) -> list[DeadLetter]:
     wanted = None if cause is None else check_cause(cause)
     found: list[DeadLetter] = []
     async with Client(url, namespace=namespace, patience=PATIENCE) as client:
-        async for letter in client.dead(tenant, cause=wanted):
+        async for letter in client.dead(tenant, cause=wanted, after=after):
             found.append(letter)
             if len(found) == limit:
                 break

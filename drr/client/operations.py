@@ -18,6 +18,7 @@ from drr.backend import (
     DeadLetter,
     DeathCause,
     Listed,
+    Page,
     Request,
     RequestKind,
     Usage,
@@ -88,17 +89,36 @@ class Operations(ABC):
         ``task``: only those of this task. Of jobs that have ended, the last 10,000 of an organisation are known, for
         a week after its last one; they come latest first, the others in the order in which they wait.
         """
-        backend, _ = self._opened()
-        path, wanted = check_path(tenant), check_state(state)
         cursor = ""
         while True:
-            page = await self._patiently(partial(backend.list_jobs, path, wanted, ITEM_LIMIT, cursor))
+            page = await self.jobs_page(tenant, state=state, task=task, cursor=cursor)
             for listed in page.jobs:
-                if task is None or listed.task == task:
-                    yield listed
+                yield listed
             cursor = page.cursor
             if not cursor:
                 return
+
+    async def jobs_page(
+        self,
+        tenant: Tenant,
+        *,
+        state: JobState | str = JobState.QUEUED,
+        task: str | None = None,
+        limit: int = ITEM_LIMIT,
+        cursor: str = "",
+    ) -> Page:
+        """Return part of what `jobs` yields, for somebody who comes back for the rest with the page's ``cursor``.
+
+        ``limit``: how many jobs are looked at, 1 to 1,000; a page may hold fewer, or none, and of running jobs a few
+        more. The listing is at its end when the cursor is empty. A cursor stays good: it stands for a place among the
+        jobs and not for a count, so that a queue that moves meanwhile hides none and shows none twice.
+        """
+        backend, _ = self._opened()
+        path, wanted = check_path(tenant), check_state(state)
+        page = await self._patiently(lambda: backend.list_jobs(path, wanted, limit, cursor))
+        if task is None:
+            return page
+        return Page(tuple(listed for listed in page.jobs if listed.task == task), page.cursor)
 
     async def waiting(self, tenant: Tenant) -> Work:
         """Return what waits of an organisation or project, as its backlog limits count it."""
@@ -179,24 +199,24 @@ class Operations(ABC):
     # --- the dead -------------------------------------------------------------------------------------
 
     async def dead(
-        self, tenant: Tenant | None = None, *, cause: DeathCause | str | None = None
+        self, tenant: Tenant | None = None, *, cause: DeathCause | str | None = None, after: int = 0
     ) -> AsyncIterator[DeadLetter]:
         """Yield the jobs that were given up, oldest first: all of them, or those of an organisation or project.
 
-        ``cause``: only those given up for this reason.
+        ``cause``: only those given up for this reason. ``after``: only letters with higher numbers than this.
         """
         backend, _ = self._opened()
         path = () if tenant is None else check_path(tenant)
         wanted = None if cause is None else check_cause(cause)
-        organisation, after = path[0] if path else "", 0
+        organisation, last = path[0] if path else "", after
         while True:
-            letters = await self._patiently(partial(backend.dead_letters, organisation, LETTERS_READ, after))
+            letters = await self._patiently(partial(backend.dead_letters, organisation, LETTERS_READ, last))
             for letter in letters:
                 if letter.lane.path[: len(path)] == path and wanted in (None, letter.cause):
                     yield letter
             if not letters:
                 return
-            after = letters[-1].number
+            last = letters[-1].number
 
     async def dead_letter(self, number: int) -> DeadLetter | None:
         """Return one dead letter, or ``None`` if there is none under this number."""
