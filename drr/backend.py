@@ -48,6 +48,9 @@ from drr.clock import Clock
 from drr.durability import Survey
 from drr.errors import UnknownBackend
 from drr.exchange import (
+    ATTENDANCE_MAX,
+    CALLS_KEPT_SECONDS,
+    CALLS_RELEASED,
     CALLS_REMEMBERED,
     CHANGES_KEPT,
     HISTORY_LENGTH,
@@ -102,6 +105,9 @@ from drr.exchange import (
 from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath
 
 __all__ = [
+    "ATTENDANCE_MAX",
+    "CALLS_KEPT_SECONDS",
+    "CALLS_RELEASED",
     "CALLS_REMEMBERED",
     "CHANGES_KEPT",
     "COUNT_MAX",
@@ -191,6 +197,21 @@ class ClientPort(Protocol):
         """
         ...
 
+    async def calls(self, client: str) -> list[int]:
+        """Return the numbers of the client's calls of ``submit`` that the store remembers, in any order.
+
+        A call that was answered, is among the client's last `CALLS_REMEMBERED` and is not remembered has been lost,
+        with all its jobs: the store is back at an earlier moment.
+        """
+        ...
+
+    async def release_calls(self, client: str) -> None:
+        """The client will repeat none of its calls: the store forgets them `CALLS_RELEASED` seconds from now.
+
+        It remembers them so long still for the sake of a call that is under way, cut off from who sent it.
+        """
+        ...
+
     async def look_up(self, job_ids: Sequence[str]) -> list[JobStatus | None]:
         """Return where each of the jobs (at most `ITEM_LIMIT`) stands; ``None`` for one the store knows nothing of.
 
@@ -264,6 +285,10 @@ class ClientPort(Protocol):
 
     async def survey(self) -> Survey:
         """Return what the store keeps of what it acknowledges, as far as it tells: a want of rights is no error."""
+        ...
+
+    async def attendance(self, dispatcher: str) -> int | None:
+        """Return the counter of a dispatcher's signs of life (`DispatcherPort.attend`); ``None`` if there is none."""
         ...
 
     async def dead_letters(self, organisation: str = "", limit: int = 100, after: int = 0) -> list[DeadLetter]:
@@ -379,6 +404,14 @@ class DispatcherPort(Protocol):
         """Block until somebody resigns or ``block`` seconds have passed; return whether somebody did.
 
         Returns true at once if nobody leads, so that a resignation just before the call is not missed.
+        """
+        ...
+
+    async def attend(self, dispatcher: str, seconds: float) -> None:
+        """Raise the counter by which others see that a dispatcher of this name lives, leading or not.
+
+        It starts at 1, and is forgotten when ``seconds`` (0.001 to `ATTENDANCE_MAX`) have passed by the store's clock
+        without another call. Works when memory is full.
         """
         ...
 

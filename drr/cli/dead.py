@@ -9,14 +9,14 @@ import typer
 from rich.table import Table
 
 from drr.backend import DeadLetter, DeathCause
-from drr.cli.exits import Exit, complain
 from drr.cli.fields import DEFAULT_URL, Namespace, StoreOption
 from drr.cli.jobs import shown
 from drr.cli.runtime import run
 from drr.cli.submit import PATIENCE
 from drr.cli.tables import show_table
 from drr.client import Client
-from drr.client.operations import Requeued, check_cause
+from drr.client.operations import check_cause
+from drr.clock import SystemClock
 from drr.errors import InvalidValue, MalformedMessage
 from drr.payload import unpack_arguments
 
@@ -67,13 +67,11 @@ def show(
 ) -> None:
     """Show one dead letter with its arguments, as JSON."""
 
-    async def read() -> DeadLetter | None:
+    async def read() -> DeadLetter:
         async with Client(url, namespace=namespace, patience=PATIENCE) as client:
-            return await client.dead_letter(number)
+            return await client.letter(number)
 
     letter = run(read)
-    if letter is None:
-        raise InvalidValue("NUMBER", number, "there is no such dead letter")
     shown_letter = plain(letter)
     try:
         args, kwargs = unpack_arguments(letter.payload)
@@ -93,19 +91,10 @@ def requeue(
     url: StoreOption = DEFAULT_URL,
     namespace: Namespace = "drr",
 ) -> None:
-    """Queue dead jobs again, in front, as if they had never been tried. A dispatcher carries it out.
-
-    Prints how many were asked for. Letters that are not there, hold no job, or whose job's deadline has passed are
-    left alone and named; the exit code is 1 then.
-    """
-    asked, refused = run(
-        lambda: _act(url, namespace, _chosen(numbers, every, tenant, cause), tenant, cause, purge=False, yes=yes)
+    """Queue dead jobs again, in front, as if they had never been tried. A dispatcher carries it out."""
+    typer.echo(
+        run(lambda: _act(url, namespace, _chosen(numbers, every, tenant, cause), tenant, cause, purge=False, yes=yes))
     )
-    typer.echo(asked)
-    for number, why in refused.items():
-        complain(f"dead letter {number} stays: {why}")
-    if refused:
-        raise typer.Exit(Exit.FAILED)
 
 
 @dead.command()
@@ -119,10 +108,9 @@ def purge(
     namespace: Namespace = "drr",
 ) -> None:
     """Delete dead letters for good."""
-    gone, _ = run(
-        lambda: _act(url, namespace, _chosen(numbers, every, tenant, cause), tenant, cause, purge=True, yes=yes)
+    typer.echo(
+        run(lambda: _act(url, namespace, _chosen(numbers, every, tenant, cause), tenant, cause, purge=True, yes=yes))
     )
-    typer.echo(gone)
 
 
 def plain(letter: DeadLetter) -> dict[str, Any]:
@@ -164,13 +152,24 @@ async def _letters(
 
 async def _act(
     url: str, namespace: str, numbers: list[int], tenant: str | None, cause: str | None, *, purge: bool, yes: bool
-) -> Requeued:
+) -> int:
     async with Client(url, namespace=namespace, patience=PATIENCE) as client:
         if not numbers:
-            numbers = [letter.number async for letter in client.dead(tenant, cause=cause)]
+            late, none, now = 0, 0, SystemClock().wall()
+            async for letter in client.dead(tenant, cause=cause):
+                if not purge and letter.header is None:
+                    none += 1
+                elif not purge and letter.expired(now):
+                    late += 1
+                else:
+                    numbers.append(letter.number)
+            if late:
+                typer.echo(f"{late} left out: their deadline is over, so they would expire at once", err=True)
+            if none:
+                typer.echo(f"{none} left out: they hold no job", err=True)
             what = "Delete" if purge else "Queue"
             if numbers and not yes:
                 typer.confirm(f"{what} {len(numbers)} dead jobs{'' if purge else ' again'}?", abort=True)
         if purge:
-            return Requeued(await client.purge_dead(numbers), {})
+            return await client.purge_dead(numbers)
         return await client.requeue_dead(numbers)

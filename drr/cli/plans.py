@@ -18,7 +18,7 @@ from drr.backend import Backend, ChangeRecord, Request, RequestKind, open_backen
 from drr.cli.exits import Exit, complain
 from drr.cli.fields import DEFAULT_URL, Namespace, StoreArgument, StoreOption
 from drr.cli.jobs import shown
-from drr.cli.plans_json import plain_plans
+from drr.cli.planjson import plain
 from drr.cli.runtime import run
 from drr.cli.tree import PIPE_WIDTH
 from drr.clock import SystemClock
@@ -52,7 +52,7 @@ def check(
     doubts = review(found, slots)
     if as_json:
         doubtful = [{"key": doubt.key, "doubt": doubt.text} for doubt in doubts]
-        typer.echo(json.dumps({"file": str(file), **plain_plans(found), "warnings": doubtful}))
+        typer.echo(json.dumps({"file": str(file), **plain(found), "warnings": doubtful}))
     else:
         _console().print(_tree(found))
     for doubt in doubts:

@@ -6,11 +6,11 @@ Listings are read part by part: what stays in its state meanwhile is told once, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from drr.backend import (
     ITEM_LIMIT,
@@ -29,7 +29,7 @@ from drr.client.handle import Handle
 from drr.client.submission import Tenant
 from drr.client.times import read_moment
 from drr.clock import Clock
-from drr.errors import InvalidValue, JobNotFound, MalformedMessage
+from drr.errors import DeadLetterNotFound, DeadlinePassed, InvalidValue, JobNotFound, MalformedMessage
 from drr.model import JobState, check_name, check_path, parse_job_id
 from drr.payload import Progress, unpack_progress
 
@@ -45,13 +45,6 @@ LETTERS_READ: Final = 100
 """Dead letters in one answer: each brings its payload."""
 
 
-class Requeued(NamedTuple):
-    """What came of `Operations.requeue_dead`: how many were asked for, and why others were not, by number."""
-
-    asked: int
-    refused: Mapping[int, str]
-
-
 class Operations(ABC):
     """The part of `drr.client.Client` that is about jobs which somebody has submitted."""
 
@@ -62,6 +55,9 @@ class Operations(ABC):
 
     @abstractmethod
     async def _patiently(self, operation: Callable[[], Awaitable[T]]) -> T: ...
+
+    @abstractmethod
+    def _current(self, job_id: str) -> str: ...
 
     @abstractmethod
     def handle(self, job_id: str) -> Handle[Any]:
@@ -137,7 +133,7 @@ class Operations(ABC):
         ids = list(job_ids)
         for job_id in ids:
             parse_job_id(job_id)
-        await self._request([Request(RequestKind.CANCEL, job_id) for job_id in ids])
+        await self._request([Request(RequestKind.CANCEL, self._current(job_id)) for job_id in ids])
 
     async def cancel_all(
         self,
@@ -218,32 +214,31 @@ class Operations(ABC):
                 return
             last = letters[-1].number
 
-    async def dead_letter(self, number: int) -> DeadLetter | None:
-        """Return one dead letter, or ``None`` if there is none under this number."""
+    async def letter(self, number: int) -> DeadLetter:
+        """Return a dead letter by its number; raises `DeadLetterNotFound`."""
         backend, _ = self._opened()
-        check_letter(number)
-        letters = await self._patiently(lambda: backend.dead_letters("", 1, number - 1))
-        return letters[0] if letters and letters[0].number == number else None
+        after = check_letter(number) - 1
+        letters = await self._patiently(lambda: backend.dead_letters("", 1, after))
+        if not letters or letters[0].number != number:
+            raise DeadLetterNotFound(number)
+        return letters[0]
 
-    async def requeue_dead(self, numbers: Iterable[int]) -> Requeued:
+    async def requeue_dead(self, numbers: Iterable[int]) -> int:
         """Ask for the jobs of dead letters to be queued again, in front, as if they had never been tried.
 
-        Not asked for, and named with the reason in what is returned: a letter that is not there, one that holds no
-        job, and one whose job may not be started any more, its deadline being over. Durable when this returns; a
-        dispatcher carries it out.
+        Returns how many that are. Raises `DeadLetterNotFound`, `DeadlinePassed` for a job that would only expire, and
+        `InvalidValue` for a letter that holds no job; then nothing was asked.
         """
         backend, _ = self._opened()
-        left = iter([check_letter(number) for number in numbers])
-        asked, refused = 0, dict[int, str]()
-        while batch := list(islice(left, LETTERS_READ)):
+        chosen = list(dict.fromkeys(check_letter(number) for number in numbers))
+        now = self._clock.wall()
+        for first in range(0, len(chosen), LETTERS_READ):
+            batch = chosen[first : first + LETTERS_READ]
             letters = await self._patiently(partial(backend.letters, batch))
-            now = self._clock.wall()
-            reasons = [_why_not(letter, now) for letter in letters]
-            refused |= {number: why for number, why in zip(batch, reasons, strict=True) if why}
-            good = [number for number, why in zip(batch, reasons, strict=True) if not why]
-            await self._request([Request(RequestKind.REVIVE, str(number)) for number in good])
-            asked += len(good)
-        return Requeued(asked, refused)
+            for number, letter in zip(batch, letters, strict=True):
+                check_revivable(number, letter, now)
+        await self._request([Request(RequestKind.REVIVE, str(number)) for number in chosen])
+        return len(chosen)
 
     async def purge_dead(self, numbers: Iterable[int]) -> int:
         """Delete dead letters for good; return how many there were."""
@@ -267,6 +262,7 @@ class Operations(ABC):
 
         ``since`` and ``until``: aware `datetime`, Unix seconds, or for ``since`` a `timedelta` before now; hours are
         whole, so the one that ``since`` falls into is in it. Attempts count in the hour in which they ended.
+        `Usage.sum` adds up what is returned.
         """
         backend, _ = self._opened()
         name = check_name("organisation", organisation)
@@ -288,11 +284,8 @@ class Operations(ABC):
     ) -> Usage:
         """Return what `usage` has in all, of an organisation or project, in one ``pool`` or in every one."""
         path = check_path(tenant)
-        total = Usage()
-        for key, row in (await self.usage(path[0], since=since, until=until)).items():
-            if key.path[: len(path)] == path and pool in (None, key.pool):
-                total = total.plus(row)
-        return total
+        rows = (await self.usage(path[0], since=since, until=until)).items()
+        return Usage.sum(row for key, row in rows if key.path[: len(path)] == path and pool in (None, key.pool))
 
     async def progress_of(self, job_id: str) -> Progress | None:
         """Return what the handler of a job said last of its progress."""
@@ -325,16 +318,16 @@ def check_cause(cause: DeathCause | str) -> DeathCause:
         raise InvalidValue("cause", cause, f"it must be one of {', '.join(DeathCause)}") from None
 
 
-def _why_not(letter: DeadLetter | None, now: float) -> str:
-    """Return why a dead letter cannot be queued again, or "" if it can."""
+def check_revivable(number: int, letter: DeadLetter | None, now: float) -> None:
+    """Raise the reason why a dead letter cannot be queued again at ``now`` (Unix seconds), if there is one."""
     if letter is None:
-        return "there is no such dead letter"
+        raise DeadLetterNotFound(number)
     if letter.header is None:
-        return "it holds no job: what was found in the lane could not be read"
-    if letter.header.deadline is not None and letter.header.deadline <= now:
-        passed = datetime.fromtimestamp(letter.header.deadline, UTC).isoformat(" ", "seconds")
-        return f"the deadline of its job passed at {passed}: submit the job anew, with a later one"
-    return ""
+        raise InvalidValue(
+            "number of a dead letter", number, "that one holds no job, only what could not be read as one"
+        )
+    if letter.expired(now):
+        raise DeadlinePassed(number, letter.header.deadline or 0.0, now)
 
 
 def check_letter(number: int) -> int:

@@ -91,6 +91,7 @@ class Leadership:
     async def run(self, on_leading: Callable[[], None], on_progress: Callable[[], None]) -> None:
         """Load, then make passes for ever; tell when loaded, and of each commit."""
         engine = await self._load()
+        self._changes.loaded(engine.settings, self._clock.monotonic())
         self._news.start(engine.position)
         self._status.start()
         if self._recorder is not None:
@@ -187,7 +188,7 @@ class Leadership:
         self._counters.commits += 1
         self._vitals.committed()
         self._renewed_at = self._clock.monotonic()
-        self._changes.stored(plan.commit)
+        self._changes.stored(plan.commit, self._renewed_at)
         engine.confirm(replies)
         if self._recorder is not None and plan.commit.settlements:
             ended = plan.commit.settlements

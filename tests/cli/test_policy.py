@@ -17,7 +17,7 @@ from drr.cli.moments import read_deadline, read_since, read_time
 from drr.dispatcher import Dispatcher
 from drr.embedded import EmbeddedServer
 from drr.errors import InvalidValue
-from drr.plans import load_plans
+from drr.plans import read_plans
 from drr.worker import Tasks, Worker
 from tests.cli.command import drr
 
@@ -60,6 +60,18 @@ def test_what_can_hardly_be_meant_is_doubted(text: str, words: str, tmp_path: Pa
     assert any(words in warning["doubt"] for warning in found["warnings"])
 
 
+def test_the_resolved_terms_are_data_under_the_keys_of_the_file() -> None:
+    found = json.loads(drr("plans", "check", str(EXAMPLE), "--json").stdout)
+    free, globex, hooli = found["plans"]["free"], found["organisations"]["globex"], found["organisations"]["hooli"]
+    assert (found["default_plan"], free["weight"], free["hard_cap"], free["backlog"]) == ("free", 1, "25%", 20_000)
+    assert free["retry"]["attempts"] == 3
+    assert (globex["plan"], globex["weight"], globex["wait_target"]) == ("pro", 5, 60)
+    assert (hooli["plan"], hooli["hard_cap"]) == ("free", None), "an organisation's own word comes before its plan's"
+    assert set(found["pools"]) == {"default", "renders"}
+    assert found["limits"]["postgres-main"]["concurrency"] > 0
+    assert set(globex["projects"]) == set(read_plans(EXAMPLE.read_text()).projects("globex"))
+
+
 def test_terms_of_single_pools_and_of_each_project_are_printed(tmp_path: Path) -> None:
     file = tmp_path / "[a].toml"
     file.write_text(
@@ -68,43 +80,6 @@ def test_terms_of_single_pools_and_of_each_project_are_printed(tmp_path: Path) -
     said = drr("plans", "check", str(file)).stdout
     for words in ("[a].toml", "in pool renders: weight 1, hard cap 1", "each project: weight 1, hard cap 4"):
         assert words in said
-
-
-def test_the_whole_tree_is_in_the_json() -> None:
-    done = drr("plans", "check", str(EXAMPLE), "--json")
-    found = json.loads(done.stdout)
-    plans = load_plans(EXAMPLE)
-    assert found["default_plan"] == "free"
-    assert set(found["plans"]) == set(plans.names)
-    assert set(found["organisations"]) == set(plans.organisations)
-    for name, organisation in found["organisations"].items():
-        assert organisation["plan"] == plans.plan_of(name)
-        assert set(organisation["projects"]) == set(plans.projects(name))
-        for path, said in [((name,), organisation["terms"])] + [
-            ((name, below), terms) for below, terms in organisation["projects"].items()
-        ]:
-            terms = plans.terms(path)
-            assert said["weight"] == terms.policy("default").weight
-            assert said["hard_cap"] in (terms.policy("default").hard_cap, str(terms.policy("default").hard_cap))
-            assert said["quota"]["jobs"] == terms.quota.jobs
-            assert said["wait_target"] == terms.wait_target
-            assert (said["retry"] is None) == (terms.retry is None)
-    for name, limit in plans.limits.items():
-        assert found["limits"][name]["concurrency"] == limit.concurrency
-    for name, pool in plans.pools.items():
-        assert found["pools"][name]["quantum"] == pool.quantum
-
-
-def test_what_differs_in_a_pool_or_for_each_project_is_in_the_json(tmp_path: Path) -> None:
-    file = tmp_path / "plans.toml"
-    file.write_text(
-        "[organisations.x]\nhard_cap = '20%'\npools.renders.hard_cap = 1\neach_project.hard_cap = 4\n"
-        "[pools.renders]\nquantum = 30\n"
-    )
-    x = json.loads(drr("plans", "check", str(file), "--json").stdout)["organisations"]["x"]
-    assert (x["plan"], x["terms"]["hard_cap"], x["each_project"]["hard_cap"]) == (None, "20%", 4)
-    assert x["terms"]["pools"]["renders"]["hard_cap"] == 1
-    assert set(x["terms"]["pools"]) == {"renders"}
 
 
 def test_the_log_prints_what_people_wrote_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +205,9 @@ def test_jobs_fail_are_buried_come_back_and_are_accounted_for() -> None:
         pass  # it fails again
     assert drr("dead", "purge", "--all", "--yes").stdout.strip() == "1"
     assert lines("dead", "list") == []
+    for gone in (drr("dead", "show", number), drr("dead", "requeue", number)):
+        assert gone.exit_code == Exit.FAILED
+        assert f"there is no dead letter {number}" in gone.stderr
     [heading, row, total_row] = drr("usage", "--org", "acme").stdout.splitlines()
     assert (row.split()[0], total_row.split()[0], len(row.split())) == ("acme/web", "total", 11)
     assert "…" not in heading + row + total_row

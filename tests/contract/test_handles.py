@@ -16,9 +16,13 @@ pytestmark = pytest.mark.anyio
 
 METHODS: dict[str, Callable[[Backend], Awaitable[object]]] = {
     "submit": lambda backend: backend.submit("c", 1, [job()]),
+    "calls": lambda backend: backend.calls("c"),
+    "release_calls": lambda backend: backend.release_calls("c"),
     "look_up": lambda backend: backend.look_up(["default:a:b:5:1~n"]),
     "replies": lambda backend: backend.replies("c", "", SHORT),
     "lane_lengths": lambda backend: backend.lane_lengths([LANE]),
+    "attend": lambda backend: backend.attend("d1", 60.0),
+    "attendance": lambda backend: backend.attendance("d1"),
     "survey": lambda backend: backend.survey(),
     "read_status": lambda backend: backend.read_status(),
     "find": lambda backend: backend.find(("a", "b"), "x"),

@@ -168,6 +168,13 @@ class Agreement(RuleBasedStateMachine):
         client, call = Random(seed).choice(sorted(self.submitted))
         jobs = self.submitted[client, call]
         self.both(lambda side: side.backend.submit(client, call, jobs))
+        if seed % 3 == 0:
+            self.both(lambda side: side.backend.release_calls(client))
+
+        async def remembered(side: Side) -> list[int]:
+            return sorted(await side.backend.calls(client))
+
+        self.both(remembered)
         self.tally("repeated")
 
     @rule(lane=lanes, number=st.integers(0, 30))

@@ -368,6 +368,8 @@ async def client_does_everything(client: Backend) -> None:
         await client.list_jobs(("acme",), state)
     await client.request([Request(RequestKind.CANCEL, ids[0])])
     assert await client.purge_dead([1]) == 0
+    await client.release_calls("client")
+    assert await client.calls("client")
 
 
 CLIENT_RIGHTS = "+fcall +fcall_ro +get +mget +set +exists +hget +hmget +hgetall +hset +hdel +hlen +hkeys +hexists \

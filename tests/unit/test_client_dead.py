@@ -9,10 +9,11 @@ from typing import Any
 import anyio
 import pytest
 
-from drr.backend import EventKind, Usage
+from drr.backend import EventKind, Malformed, Usage
 from drr.client import Client
-from drr.errors import InvalidValue, StoreUnavailable
+from drr.errors import DeadLetterNotFound, DeadlinePassed, InvalidValue, StoreUnavailable
 from drr.model import JobState, Lane
+from drr_backends.memory.records import Entry
 from tests.helpers.client_bench import ClientBench, awaiting
 from tests.helpers.desk import ACME, GLOBEX
 from tests.helpers.site import Site, running
@@ -52,35 +53,41 @@ async def test_one_letter_is_read_and_not_all(site: Site) -> None:
             return letters
 
         site.backend.dead_letters = counted  # type: ignore[method-assign, assignment]
-        found = await client.dead_letter(numbers[2])
-        assert found is not None
-        assert found.number == numbers[2]
+        assert (await client.letter(numbers[2])).number == numbers[2]
         assert asked == [1]
-        assert await client.dead_letter(numbers[1]) is None, "the next one is another"
-        assert await client.dead_letter(numbers[2] + 1) is None
-        with pytest.raises(InvalidValue):
-            await client.dead_letter(0)
+        for number in (numbers[1], numbers[2] + 1):
+            with pytest.raises(DeadLetterNotFound):
+                await client.letter(number)
 
 
-async def test_what_cannot_be_queued_again_is_named_with_the_reason(site: Site) -> None:
+async def test_what_cannot_be_queued_again_is_told_and_nothing_is_asked(site: Site) -> None:
     async with running(site), Client(site.backend, clock=site.clock) as client:
         await site.join("w1")
         await fail(site)
         await fail(site, deadline=site.clock.wall() + 60.0)
-        alive, dated = [letter.number async for letter in client.dead()]
-        assert await client.requeue_dead([dated]) == (1, {}), "negative control: it is not over yet"
+        site.store.append(ACME, Entry(Malformed(ACME, b"no job", "it is none"), b""))
+        await site.pass_time(1.0, "w1")
+        letters = {letter.number: letter async for letter in client.dead()}
+        [alive, dated, none] = letters
+        assert letters[none].header is None
+        assert await client.requeue_dead([dated]) == 1, "negative control: it is not over yet"
         [attempt] = await site.take("w1")
         await site.finish(attempt, kind=EventKind.FAILED)
         await site.pass_time(61.0, "w1")
-        [_, dated] = [letter.number async for letter in client.dead()]
-        asked, refused = await client.requeue_dead([999, dated, alive])
-        assert asked == 1
-        assert list(refused) == [999, dated]
-        assert refused[999] == "there is no such dead letter"
-        assert "the deadline of its job passed" in refused[dated]
+        [dated] = [number async for number in numbers_of(client) if number not in (alive, none)]
+        for number, error in ((999, DeadLetterNotFound), (dated, DeadlinePassed), (none, InvalidValue)):
+            with pytest.raises(error):
+                await client.requeue_dead([alive, number])
+        await site.pass_time(1.0, "w1")
+        assert await site.take("w1") == []
+        assert await client.requeue_dead([alive]) == 1
         [attempt] = await site.take("w1")
         assert attempt.header.deadline is None
-        assert [letter.number async for letter in client.dead()] == [dated]
+
+
+async def numbers_of(client: Client) -> AsyncIterator[int]:
+    async for letter in client.dead():
+        yield letter.number
 
 
 async def test_an_account_is_added_up(site: Site) -> None:

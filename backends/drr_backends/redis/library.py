@@ -21,6 +21,7 @@ OPERATIONS: Final = (
     "join",
     "heartbeat",
     "leave",
+    "attend",
     "elect",
     "renew",
     "resign",
