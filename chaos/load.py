@@ -11,6 +11,7 @@ from chaos.producer import Order
 from chaos.site import Site
 from drr.backend import ITEM_LIMIT
 from drr.model import Completion, JobState
+from drr.payload import unpack_result
 
 UNDER_WAY: Final = 0.1
 """Share of what was ordered last whose start means that the load is under way."""
@@ -66,9 +67,13 @@ class Load:
 
         await self._site.until(look, "the next start of a job")
 
+    async def submitted(self) -> None:
+        """Return when the producers have done all that was ordered."""
+        await self._site.until(lambda: self.facts.done >= self._calls, "the producers to be done")
+
     async def rest(self) -> None:
         """Return when the producers are done and nothing waits or runs."""
-        await self._site.until(lambda: self.facts.done >= self._calls, "the producers to be done")
+        await self.submitted()
         await self._site.until(self._site.idle, "everything to have ended")
 
     async def completions(self, job_ids: Iterable[str]) -> dict[str, Completion]:
@@ -85,3 +90,13 @@ class Load:
 def successes(completions: dict[str, Completion]) -> dict[str, int]:
     """Return the attempt of each success."""
     return {job: end.attempt for job, end in completions.items() if end.state is JobState.SUCCEEDED}
+
+
+def strangers(completions: dict[str, Completion], labels: dict[str, set[str]]) -> set[str]:
+    """Return jobs whose recorded success is another job's: a handler returns its own label."""
+    label_of = {job: label for label, jobs in labels.items() for job in jobs}
+    return {
+        job
+        for job, end in completions.items()
+        if end.state is JobState.SUCCEEDED and unpack_result(end.value) != label_of[job]
+    }

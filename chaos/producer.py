@@ -2,7 +2,7 @@
 
 Half of an order goes one job at a time, half in batches, both at once, under one client. What was refused for
 certain is submitted again after a pause; what may have been carried out is not. The result of one job in ten is
-waited for and has to be that job's own.
+waited for and has to be that job's own. With an outbox an order is done once the outbox is empty.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from chaos.journal import Journal
-from drr.client import Client, Submission
+from drr.client import Client, Outbox, Submission
 from drr.errors import AdmissionRefused, DrrError, StoreFull, StoreNotPrepared, StoreUnavailable
 
 PATIENCE: Final = 60.0
@@ -27,6 +27,8 @@ PATIENCE: Final = 60.0
 PAUSE: Final = 0.2
 """Seconds after a refusal before the next try."""
 BATCH: Final = 25
+HORIZON: Final = 3.0
+"""Seconds after which what a server with a slow flush still remembers is on its disk."""
 RESULT_TTL: Final = 4 * 3600.0
 """Seconds for which results are kept: longer than any jump of the server's clock."""
 
@@ -76,6 +78,7 @@ class Producer:
         async with anyio.create_task_group() as group:
             group.start_soon(self._singly, jobs[::2], order.over)
             group.start_soon(self._in_batches, jobs[1::2], order.over)
+        await self._client.confirmed()
         self._journal.note("D", order.number)
 
     def _draw(self, order: Order, number: int, rng: random.Random) -> Labelled:
@@ -135,9 +138,13 @@ class Producer:
             self._journal.note("X", label, f"its result is {found!r}")
 
 
-async def produce(url: str, namespace: str, name: str) -> None:
-    """Carry out orders until standard input ends."""
-    async with Client(url, namespace=namespace, patience=PATIENCE) as client, anyio.create_task_group() as group:
+async def produce(url: str, namespace: str, name: str, outbox: str = "") -> None:
+    """Carry out orders until standard input ends. ``outbox``: the file of an outbox to use."""
+    kept = Outbox(outbox, horizon=HORIZON) if outbox else None
+    async with (
+        Client(url, namespace=namespace, patience=PATIENCE, outbox=kept) as client,
+        anyio.create_task_group() as group,
+    ):
         producer = Producer(name, client, Journal(), group)
         while line := await anyio.to_thread.run_sync(sys.stdin.readline):
             await producer.carry_out(Order(**json.loads(line)))
@@ -145,4 +152,4 @@ async def produce(url: str, namespace: str, name: str) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(produce, sys.argv[1], sys.argv[2], sys.argv[3])
+    anyio.run(produce, *sys.argv[1:])  # type: ignore[arg-type]  # three or four words

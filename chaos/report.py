@@ -24,8 +24,8 @@ def table(found: Mapping[str, Any], at: datetime) -> str:
     """Return a line on the whole run, and a table with a row for each fault and server."""
     takeover = found["takeover_p99_ms"]
     lines = [
-        f"Run of {at:%d %B %Y}: {found['faults']:,} faults, {found['jobs']:,} jobs, {found['lost']} lost "
-        f"(of {found['lost_allowed']} that might be), {found['duplicated_completions']} completions twice, "
+        f"Run of {at:%d %B %Y}: {found['faults']:,} faults, {found['jobs']:,} jobs, {found['lost']:,} lost "
+        f"(of {found['lost_allowed']:,} that might be), {found['duplicated_completions']} completions twice, "
         f"{found['stale_writes']} stale writes, {found['leaks']} leaks"
         + ("." if takeover is None else f"; 99 % of takeovers within {takeover:,} ms."),
         "",
@@ -43,7 +43,13 @@ def _cells(result: Mapping[str, Any]) -> str:
         return f"| | | | | | skipped: {result['skipped']}"
     faults, jobs, lost, allowed, twice, stale = (result[name] for name in COLUMNS)
     leaks = ", ".join(f"{count} {kind}" for kind, count in result["leaks"].items()) or "0"
-    notes = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in result["notes"].items())
+    notes = ", ".join(_told(name, value) for name, value in result["notes"].items())
     verdict = "good" if result["good"] else "bad: " + "; ".join(result["problems"] or ["see the columns"])
     told = "; ".join(filter(None, (verdict, notes)))
     return f"{faults:,} | {jobs:,} | {lost} ({allowed}) | {twice} | {stale} | {leaks} | {told}"
+
+
+def _told(name: str, value: float) -> str:
+    if name.endswith("_s"):
+        return f"{name.removesuffix('_s').replace('_', ' ')} {value:.2f} s"
+    return f"{name.replace('_', ' ')} {value:,}"

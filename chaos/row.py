@@ -14,7 +14,8 @@ from drr.model import Completion
 class Findings:
     """What a row does and sees. ``problems``: what must not be, in words; ``notes``: figures to be shown.
 
-    ``at_stake``: attempts that a fault may make run again: job and attempt. ``takeovers``: seconds.
+    ``at_stake``: attempts that a fault may make run again: job and attempt. ``takeovers``: seconds. ``replayed``:
+    what the store loses is submitted again, as another job of the same label.
     """
 
     faults: int = 0
@@ -23,6 +24,7 @@ class Findings:
     notes: dict[str, float] = field(default_factory=dict)
     at_stake: set[tuple[str, int]] = field(default_factory=set)
     takeovers: list[float] = field(default_factory=list)
+    replayed: bool = False
 
     def count(self, note: str, number: float = 1) -> None:
         """Add to a figure."""
@@ -47,7 +49,7 @@ class Row:
 
     ``strike`` injects it once, under load. ``check`` is asked when everything has ended, with the recorded ends of
     all jobs. ``slow``: it takes long, and is struck seldom. ``unable``: why it cannot be done on a site, or empty.
-    ``seconds``: mean length of the jobs, if it matters.
+    ``seconds``: mean length of the jobs, if it matters. ``buries``: jobs may be given up, since their workers die.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Row:
     slow: bool = False
     unable: Callable[[Site], str] = _able
     seconds: float | None = None
+    buries: bool = False
 
     def strikes(self, site: Site) -> int:
         """Return how often it is injected."""

@@ -12,13 +12,15 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from chaos.audit import Baseline, audit, expire, measure
-from chaos.load import Load, successes
+from chaos.journal import Facts
+from chaos.load import Load, strangers, successes
 from chaos.result import Result
 from chaos.row import Findings, Row
 from chaos.scale import Scale
 from chaos.site import Site, opened
 from chaos.verdict import Verdict, judge
 from drr.backend import ITEM_LIMIT
+from drr.model import Completion
 
 WARM_UP: Final = 0.5
 """Jobs of the warm-up, as a share of a row's."""
@@ -86,8 +88,13 @@ class Trial:
         by_label = facts.jobs_by_label
         completions = await load.completions({job for jobs in by_label.values() for job in jobs})
         good = successes(completions)
+        acknowledged = [told.about for told in facts.acknowledged]
+        if findings.replayed:
+            acknowledged, by_label = _made_up_for(facts, completions, findings)
+        elif foreign := strangers(completions, by_label):
+            findings.problems.append(f"{len(foreign)} ends are those of other jobs")
         verdict = judge(
-            [told.about for told in facts.acknowledged],
+            acknowledged,
             [(run.job_id, run.attempt) for run in facts.runs],
             good,
             await self._accounted() - before,
@@ -103,6 +110,11 @@ class Trial:
             findings.notes["outcome_unknown"] = len(facts.unknown)
         if not findings.faults:
             findings.problems.append("no fault was injected")
+        given_up = len(completions) - len(good)
+        if given_up:
+            findings.notes["given_up"] = given_up
+            if not row.buries:
+                findings.problems.append(f"{given_up} jobs did not succeed")
         await row.check(self._site, load, findings, completions)
         await self._purge()
         return verdict
@@ -122,6 +134,22 @@ class Trial:
         site = self._site
         while letters := await site.patiently(lambda: site.backend.dead_letters(limit=ITEM_LIMIT)):
             await site.patiently(lambda: site.backend.purge_dead([letter.number for letter in letters]))
+
+
+def _made_up_for(
+    facts: Facts, completions: dict[str, Completion], findings: Findings
+) -> tuple[list[str], dict[str, set[str]]]:
+    """Return a job for each acknowledgement, and for each label those that ended.
+
+    What the store has lost and was given again is another job of the same label. The number of a lost job may be
+    given anew, to another one of its batch: what is recorded under its id then is not its own end.
+    """
+    by_label = facts.jobs_by_label
+    foreign = strangers(completions, by_label)
+    ended = {label: (jobs & completions.keys()) - foreign for label, jobs in by_label.items()}
+    findings.notes["submitted_again"] = sum(len(jobs) > 1 for jobs in by_label.values())
+    findings.notes["numbers_given_anew"] = len(foreign)
+    return [next(iter(ended[told.label]), told.about) for told in facts.acknowledged], ended
 
 
 async def run_rows(server: str, rows: Sequence[Row], scale: Scale, seed: int, tell: Tell) -> list[Result]:

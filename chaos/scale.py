@@ -39,7 +39,5 @@ class Scale:
 
 SHORT = Scale(jobs=150, strikes=2, span=4.0, hostile=1000, cancelled=20)
 LONG = Scale(jobs=1900, strikes=8, span=30.0, hostile=100_000, cancelled=200, slots=4)
-TINY = replace(
-    SHORT, jobs=120, strikes=1, span=3.0, workers=2, slots=4, producers=1, lease=3.0, leader_lease=1.5, settling=2.0
-)
+TINY = replace(SHORT, jobs=120, strikes=1, span=3.0, workers=2, slots=4, producers=1, leader_lease=1.5, settling=2.0)
 """For the tests of this project: the same harness, few processes."""

@@ -60,6 +60,8 @@ class Site:
         """Processes that may end by themselves: whoever lets them has to start them again."""
         self.upgraded: set[str] = set()
         """Processes that run `chaos.upgraded` when they are started."""
+        self.outboxes: set[str] = set()
+        """Producers that use an outbox when they are started."""
         self._started: dict[str, float] = {}
 
     # --- processes ------------------------------------------------------------------------------------
@@ -101,6 +103,8 @@ class Site:
                 arguments += [f"--name={name}", slots, f"--patience={PATIENCE}"]
             case _:
                 arguments = ["chaos.producer", url, NAMESPACE, name]
+                if name in self.outboxes:
+                    arguments.append(str(self.directory / f"{name}.outbox"))
         self._started[name] = time.monotonic()
         process = self.processes[name] = Process(name, arguments, self.directory, {DIRECTORY: str(self.directory)})
         return process

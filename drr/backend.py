@@ -49,6 +49,7 @@ from drr.durability import Survey
 from drr.errors import UnknownBackend
 from drr.exchange import (
     ATTENDANCE_MAX,
+    AUDIT_LIMIT,
     CALLS_KEPT_SECONDS,
     CALLS_RELEASED,
     CALLS_REMEMBERED,
@@ -62,6 +63,7 @@ from drr.exchange import (
     TOKEN_LIMIT,
     USAGE_KEPT_DAYS,
     Attempt,
+    Audit,
     Burial,
     ChangeRecord,
     Commit,
@@ -82,11 +84,13 @@ from drr.exchange import (
     MalformedEvent,
     MalformedRequest,
     Mature,
+    Mismatch,
     NodeKey,
     Page,
     Peek,
     Position,
     Postpone,
+    Repair,
     Request,
     RequestKind,
     Requeue,
@@ -106,6 +110,7 @@ from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath
 
 __all__ = [
     "ATTENDANCE_MAX",
+    "AUDIT_LIMIT",
     "CALLS_KEPT_SECONDS",
     "CALLS_RELEASED",
     "CALLS_REMEMBERED",
@@ -122,6 +127,7 @@ __all__ = [
     "TOKEN_LIMIT",
     "USAGE_KEPT_DAYS",
     "Attempt",
+    "Audit",
     "Backend",
     "BackendFactory",
     "Burial",
@@ -146,11 +152,13 @@ __all__ = [
     "MalformedEvent",
     "MalformedRequest",
     "Mature",
+    "Mismatch",
     "NodeKey",
     "Page",
     "Peek",
     "Position",
     "Postpone",
+    "Repair",
     "Request",
     "RequestKind",
     "Requeue",
@@ -455,6 +463,22 @@ class DispatcherPort(Protocol):
 
     async def lane_lengths(self, lanes: Sequence[Lane]) -> list[int]:
         """Return how many jobs wait in each lane."""
+        ...
+
+    async def audit(self, token: str, pools: Sequence[str], cursor: str = "", limit: int = AUDIT_LIMIT) -> Audit:
+        """Look at the next page of what is stored, and set right what contradicts itself; `NotLeader` as ever.
+
+        ``pools``: whose streams to look at. ``limit``: 1 to `AUDIT_LIMIT`. Asked for by the leader between two
+        commits, so that only clients change anything meanwhile. No job is thrown away: an entry without a lease goes
+        to the dead letters.
+        """
+        ...
+
+    async def correct_waiting(self, token: str, path: TenantPath, found: Work, change: Work) -> bool:
+        """Change what backlog limits count of a project, and of its organisation, if it still is ``found``.
+
+        Returns whether it was. `NotLeader` if ``token`` does not lead.
+        """
         ...
 
     async def write_status(self, token: str, blob: bytes) -> None:

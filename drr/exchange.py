@@ -569,3 +569,51 @@ class StoredStatus:
     blob: bytes
     leader: LeaderRecord
     workers: tuple[WorkerRecord, ...]
+
+
+class Mismatch(StrEnum):
+    """Kinds of disagreement between parts of what is known, which should never be found."""
+
+    ENTRY = "entry"
+    """A pool's stream has an entry, or a delivery without one, to which no lease belongs."""
+    LEASE = "lease"
+    """A lease whose entry in its pool's stream is gone, and the job's payload with it."""
+    PLACE = "place"
+    """A job that is kept where nobody would find it, or a note of a job that is not there."""
+    LANE = "lane"
+    """A lane holds jobs that the leader does not know of."""
+    COUNT = "count"
+    """What backlog limits count of a project is not what waits."""
+    HOLD = "hold"
+    """The leader's memory of who holds what is not the ledger."""
+
+
+class Repair(NamedTuple):
+    """A disagreement that was found and set right; ``what`` is for people."""
+
+    kind: Mismatch
+    what: str
+
+
+AUDIT_LIMIT: Final = 500
+"""Most items of one kind that one page of an audit looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """One page of a store's look at itself; ``cursor`` goes on where it ends, and is empty at the end.
+
+    ``repaired``: what was wrong within the store. The rest is for the leader to compare with what it knows:
+    ``tokens`` of leases on this page, the last of them if ``leases_done``; ``bare``: those whose entries are gone;
+    ``lanes`` that hold jobs; ``delayed``: what is put off, by project; ``waiting``: what backlog limits count, by
+    project. All that is put off comes before the first that is counted.
+    """
+
+    cursor: str = ""
+    repaired: tuple[Repair, ...] = ()
+    tokens: tuple[str, ...] = ()
+    leases_done: bool = False
+    bare: tuple[str, ...] = ()
+    lanes: tuple[Lane, ...] = ()
+    delayed: Mapping[TenantPath, Work] = field(default_factory=dict)
+    waiting: Mapping[TenantPath, Work] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chaos.row import Row
-from chaos.rows import disk, hostile, leader, network, poison, server, service, workers
+from chaos.rows import disk, hostile, leader, network, poison, server, service, storm, workers
 
 ROWS: tuple[Row, ...] = (
     *workers.ROWS,
@@ -14,6 +14,7 @@ ROWS: tuple[Row, ...] = (
     *service.ROWS,
     *poison.ROWS,
     *hostile.ROWS,
+    *storm.ROWS,
 )
 
 NOT_RUN: dict[str, str] = {

@@ -18,6 +18,10 @@ from chaos.site import Site, opened
 pytestmark = [pytest.mark.anyio, pytest.mark.redis, pytest.mark.processes]
 
 
+ROWS = (workers.ROWS[0], Row("leader SIGKILL", leader.kill))
+"""Without the bound on the time of a takeover, which a busy machine may exceed: `test_rows` checks that."""
+
+
 async def forge(site: Site, load: Load, findings: Findings) -> None:
     """Note a job that never was, and one submit as two; leave a key that will not expire."""
     journal = Journal(site.directory)
@@ -36,14 +40,14 @@ async def test_a_killed_worker_and_leader_leave_nothing_behind_and_a_forged_run_
     async with opened("valkey-server", tmp_path, TINY, seed=1) as site:
         trial = Trial(site, "valkey-server", 1, told.append)
         await trial.warm_up()
-        results = [await trial.run(row) for row in (workers.ROWS[0], leader.ROWS[0])]
+        results = [await trial.run(row) for row in ROWS]
         assert all(result.good for result in results), told
         assert results[1].notes["credits_compared"] > 0
         assert sum(result.jobs for result in results) >= 2 * TINY.jobs
         forged = await trial.run(Row("forged", forge))
     assert not forged.good
     assert (forged.lost, forged.leaks) == (1, {"immortal": 1})
-    assert forged.problems == ["1 submits were carried out twice"]
+    assert forged.problems == ["1 ends are those of other jobs", "1 submits were carried out twice"]
     shown = summary([*results, forged])
     assert (shown["faults"], shown["lost"], shown["leaks"]) == (3, 1, 1)
     assert shown["takeover_p99_ms"] > 0

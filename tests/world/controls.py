@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 from drr.backend import Commit, Peek, WorkerRecord
@@ -25,8 +25,6 @@ from tests.world.cast import DispatcherPart
 from tests.world.ledger import Ledger
 from tests.world.life import Life
 from tests.world.network import Link
-
-Control = Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager
@@ -196,20 +194,27 @@ def nothing_may_be_lost() -> Iterator[None]:
         yield
 
 
-CONTROLS: Final[dict[str, tuple[Control, str]]] = {
-    "no-fence": (no_fence, r"a commit under .* was accepted|pass \d+ follows"),
-    "wall-clock": (lease_by_wall_clock, r"was declared dead"),
-    "settle-first": (settle_before_record, r"the outcome of .* is None"),
-    "report-only": (release_on_report_only, r"not everything ended: leases \['"),
-    "accounts-forgotten": (accounts_forgotten, r"a new leader begins with"),
-    "weights-forgotten": (weights_forgotten, r"siblings drifted apart"),
-    "caps-forgotten": (caps_forgotten, r"initech holds 3, its cap is 2"),
-    "submits-repeated": (retries_are_new_submits, r"the submit of \d+ added 2 jobs"),
-    "pending-again": (pending_entries_run_again, r"was run 2 times"),
-    "one-slot-more": (one_slot_more, r"ran \d jobs at once"),
-    "failures-free": (failures_are_free, r"attempts in the accounts"),
-    "failures-final": (failures_are_final, r"ended as failed"),
-    "nothing-lost": (nothing_may_be_lost, r"was acknowledged and is lost"),
-    "nobody-resigns": (nobody_resigns, r"still leads though everybody has left"),
+class Control(NamedTuple):
+    """A broken rule. ``found``: what is wrong because of it; ``seed``: a world that found it when it was written."""
+
+    broken: Callable[[], AbstractContextManager[None]]
+    found: str
+    seed: int
+
+
+CONTROLS: Final[dict[str, Control]] = {
+    "no-fence": Control(no_fence, r"a commit under .* was accepted|pass \d+ follows", 7),
+    "wall-clock": Control(lease_by_wall_clock, r"was declared dead", 7),
+    "settle-first": Control(settle_before_record, r"the outcome of .* is None", 14),
+    "report-only": Control(release_on_report_only, r"not everything ended: leases \['", 2),
+    "accounts-forgotten": Control(accounts_forgotten, r"a new leader begins with", 1),
+    "weights-forgotten": Control(weights_forgotten, r"siblings drifted apart", 0),
+    "caps-forgotten": Control(caps_forgotten, r"initech holds 3, its cap is 2", 1),
+    "submits-repeated": Control(retries_are_new_submits, r"the submit of \d+ added 2 jobs", 1),
+    "pending-again": Control(pending_entries_run_again, r"was run 2 times", 7),
+    "one-slot-more": Control(one_slot_more, r"ran \d jobs at once", 1),
+    "failures-free": Control(failures_are_free, r"attempts in the accounts", 1),
+    "failures-final": Control(failures_are_final, r"ended as failed", 1),
+    "nothing-lost": Control(nothing_may_be_lost, r"was acknowledged and is lost", 3),
+    "nobody-resigns": Control(nobody_resigns, r"still leads though everybody has left", 1),
 }
-"""By name: the control, and what is to be found wrong because of it."""

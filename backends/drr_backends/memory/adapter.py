@@ -16,10 +16,12 @@ import anyio
 
 from drr.backend import (
     ATTENDANCE_MAX,
+    AUDIT_LIMIT,
     ITEM_LIMIT,
     PROGRESS_LIMIT,
     STRIKE_LIMIT,
     Attempt,
+    Audit,
     Backend,
     ChangeRecord,
     Commit,
@@ -56,6 +58,7 @@ from drr.durability import Survey
 from drr.errors import StoreUnavailable
 from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath, check_name, check_number, check_path
 from drr_backends.memory.admission import calls_of, release_calls, submit
+from drr_backends.memory.audit import audit, correct_waiting
 from drr_backends.memory.checks import check_fence, validate
 from drr_backends.memory.listing import letters_of, locate, look_up, purge, usage_of
 from drr_backends.memory.paging import list_jobs
@@ -399,6 +402,28 @@ class MemoryBackend(Backend):
     async def workers(self) -> list[WorkerRecord]:
         """See `DispatcherPort.workers`."""
         return await self._do(lambda store: list(store.workers.values()))
+
+    async def audit(self, token: str, pools: Sequence[str], cursor: str = "", limit: int = AUDIT_LIMIT) -> Audit:
+        """See `DispatcherPort.audit`."""
+        check_count("limit of an audit", limit, low=1, high=AUDIT_LIMIT)
+        for pool in pools:
+            check_name("pool", pool)
+
+        def look(store: Store) -> Audit:
+            store.check_leads(token)
+            return audit(store, cursor, limit)
+
+        return await self._do(look)
+
+    async def correct_waiting(self, token: str, path: TenantPath, found: Work, change: Work) -> bool:
+        """See `DispatcherPort.correct_waiting`."""
+        tenant = check_path(path)
+
+        def correct(store: Store) -> bool:
+            store.check_leads(token)
+            return correct_waiting(store, tenant, found, change)
+
+        return await self._do(correct)
 
     async def write_status(self, token: str, blob: bytes) -> None:
         """See `DispatcherPort.write_status`."""
