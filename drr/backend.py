@@ -249,10 +249,14 @@ class ClientPort(Protocol):
     async def list_jobs(self, path: TenantPath, state: JobState, limit: int = 100, cursor: str = "") -> Page:
         """List jobs of an organisation (path of one name) or project in a state, part by part.
 
-        Of final states the history is read, latest end first (`HISTORY_LENGTH`, `HISTORY_SECONDS`). A job that is in
-        that state all the time from the first part to the last is listed once, whatever comes and goes around it; one
-        that enters or leaves it meanwhile may be missed, or listed twice if it comes back. ``limit``: 1 to
-        `ITEM_LIMIT`; it bounds how many are looked at, roughly.
+        Waiting jobs come lane by lane, by the lanes' names, as they wait there; delayed ones by due time; of final
+        states the history is read, latest end first (`HISTORY_LENGTH`, `HISTORY_SECONDS`). A cursor is a number or a
+        due time and no count: a job that stays in the state all along is listed whatever others do meanwhile, and
+        once; only a running one may come twice. What ends or begins during the listing may be missed.
+
+        ``limit`` (1 to `ITEM_LIMIT`) bounds how many jobs a call looks at; of running ones a store may look at more.
+        A call costs no more in a deep backlog than in a small one, but for the logarithm; of waiting jobs it goes
+        over the names of the active lanes as well.
         """
         ...
 
@@ -300,6 +304,10 @@ class ClientPort(Protocol):
 
         ``organisation``: of this one only.
         """
+        ...
+
+    async def letters(self, numbers: Sequence[int]) -> list[DeadLetter | None]:
+        """Return dead letters (at most `ITEM_LIMIT`) by their numbers, without payloads."""
         ...
 
     async def purge_dead(self, numbers: Sequence[int]) -> int:

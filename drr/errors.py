@@ -156,7 +156,8 @@ class AdmissionRefused(BackendError):
     """Base of refusals by a tenant's quota; nothing of the call was added.
 
     ``tenant``: path of the organisation or project whose quota it is. ``what`` is limited to ``limit``, ``depth`` of
-    it is used. ``room``: how many more jobs would be taken now. ``retry_after``: seconds to wait before asking again.
+    it is used. ``room``: how many more jobs would be taken now. ``retry_after``: seconds to wait before asking again;
+    of a backlog always one, since nobody at the store knows how fast it drains.
     ``accepted``: of `Client.submit_many`, how many jobs were added before.
     """
 

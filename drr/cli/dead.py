@@ -36,6 +36,7 @@ def list_dead(
     tenant: Tenant = None,
     cause: Cause = None,
     limit: Annotated[int, typer.Option(help="Most to show.")] = 100,
+    after: Annotated[int, typer.Option(metavar="NUMBER", help="Only letters with higher numbers.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per letter.")] = False,
     url: StoreOption = DEFAULT_URL,
     namespace: Namespace = "drr",
@@ -43,7 +44,7 @@ def list_dead(
     """List dead letters, oldest first."""
     if limit < 1:
         raise InvalidValue("--limit", limit, "it must be at least 1")
-    found = run(lambda: _letters(url, namespace, tenant, cause, limit))
+    found = run(lambda: _letters(url, namespace, tenant, cause, limit, after))
     if as_json:
         for letter in found:
             typer.echo(json.dumps(plain(letter)))
@@ -137,12 +138,12 @@ def _chosen(numbers: list[int] | None, every: bool, tenant: str | None, cause: s
 
 
 async def _letters(
-    url: str, namespace: str, tenant: str | None, cause: str | None, limit: int | None
+    url: str, namespace: str, tenant: str | None, cause: str | None, limit: int, after: int
 ) -> list[DeadLetter]:
     wanted = None if cause is None else check_cause(cause)
     found: list[DeadLetter] = []
     async with Client(url, namespace=namespace, patience=PATIENCE) as client:
-        async for letter in client.dead(tenant, cause=wanted):
+        async for letter in client.dead(tenant, cause=wanted, after=after):
             found.append(letter)
             if len(found) == limit:
                 break
@@ -154,14 +155,18 @@ async def _act(
 ) -> int:
     async with Client(url, namespace=namespace, patience=PATIENCE) as client:
         if not numbers:
-            late, now = 0, SystemClock().wall()
+            late, none, now = 0, 0, SystemClock().wall()
             async for letter in client.dead(tenant, cause=cause):
-                if not purge and letter.expired(now):
+                if not purge and letter.header is None:
+                    none += 1
+                elif not purge and letter.expired(now):
                     late += 1
                 else:
                     numbers.append(letter.number)
             if late:
                 typer.echo(f"{late} left out: their deadline is over, so they would expire at once", err=True)
+            if none:
+                typer.echo(f"{none} left out: they hold no job", err=True)
             what = "Delete" if purge else "Queue"
             if numbers and not yes:
                 typer.confirm(f"{what} {len(numbers)} dead jobs{'' if purge else ' again'}?", abort=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from drr.backend import Listed
+from drr.backend import ITEM_LIMIT, Listed
 from drr.cli.fields import DEFAULT_URL, Namespace, StoreOption
 from drr.cli.runtime import run
 from drr.cli.submit import PATIENCE
@@ -29,6 +30,9 @@ def jobs(
     state: Annotated[str, typer.Option(metavar="STATE", help=f"One of {', '.join(JobState)}.")] = "queued",
     task: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this task.")] = None,
     limit: Annotated[int, typer.Option(help="Most jobs to show.")] = 100,
+    cursor: Annotated[
+        str, typer.Option(metavar="CURSOR", help="Go on where an earlier listing ended, which said it.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per job.")] = False,
     url: StoreOption = DEFAULT_URL,
     namespace: Namespace = "drr",
@@ -36,35 +40,46 @@ def jobs(
     """List a tenant's jobs in one state.
 
     Jobs that have ended are known as long as they are among the last 10,000 of their organisation, and for a
-    week after its last one.
+    week after its last one. If there are more than --limit, the last line on stderr says how to go on: a queue that
+    moves meanwhile hides no job and shows none twice.
     """
     wanted = check_state(state)
     if limit < 1:
         raise InvalidValue("--limit", limit, "it must be at least 1")
-    found = run(lambda: _listed(url, namespace, tenant, wanted, task, limit))
+    found, more = run(lambda: _listed(url, namespace, tenant, wanted, task, limit, cursor))
     if as_json:
         for job in found:
             typer.echo(json.dumps(plain(job)))
-        return
+    else:
+        show_table(_table(found))
+    if more:
+        typer.echo(f"there may be more: --cursor '{more}'", err=True)
+
+
+def _table(found: Sequence[Listed]) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in ("job", "task", "state", "attempt", "at", "seconds", "error"):
         table.add_column(column)
     for job in found:
         seconds = f"{job.seconds:.3f}" if job.state.final else ""
         table.add_row(job.job_id, job.task, job.state.value, str(job.attempt), shown(job.at), seconds, job.error)
-    show_table(table)
+    return table
 
 
 async def _listed(
-    url: str, namespace: str, tenant: str, state: JobState, task: str | None, limit: int
-) -> list[Listed]:
+    url: str, namespace: str, tenant: str, state: JobState, task: str | None, limit: int, cursor: str
+) -> tuple[list[Listed], str]:
+    """Return the jobs and where to go on: no page looks at more than are still wanted, so none is passed over."""
     found: list[Listed] = []
     async with Client(url, namespace=namespace, patience=PATIENCE) as client:
-        async for job in client.jobs(tenant, state=state, task=task):
-            found.append(job)
-            if len(found) == limit:
+        while len(found) < limit:
+            part = min(limit - len(found), ITEM_LIMIT)
+            page = await client.jobs_page(tenant, state=state, task=task, limit=part, cursor=cursor)
+            found += page.jobs
+            cursor = page.cursor
+            if not cursor:
                 break
-    return found
+    return found, cursor
 
 
 def plain(job: Listed) -> dict[str, Any]:

@@ -25,12 +25,13 @@ PATIENCE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be submitted, how often, and how long to wait for it (``None``: for ever)."""
+    """What is to be submitted, how often, how long to wait for it (``None``: for ever), and for room (seconds)."""
 
     submission: Submission
     count: int
     wait: bool
     within: float | None
+    room: float
 
 
 def submit(
@@ -59,6 +60,10 @@ def submit(
     job_id: Annotated[
         str | None, typer.Option("--id", metavar="NAME", help="A name of your own for it, unique in the project.")
     ] = None,
+    key_ttl: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="How long --key or --id is remembered; a day, and 30 days."),
+    ] = None,
     priority: Annotated[int, typer.Option(help="0 (first) to 9 (last) within the project.")] = DEFAULT_PRIORITY,
     estimate: Annotated[
         float | None,
@@ -71,6 +76,10 @@ def submit(
     within: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Longest wait; exit code 1 when it is over.")
     ] = None,
+    wait_for_room: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="Wait so long, while the tenant's quota is used up, before giving up."),
+    ] = 0.0,
     url: StoreOption = DEFAULT_URL,
     namespace: Namespace = "drr",
 ) -> None:
@@ -100,6 +109,7 @@ def submit(
         limits=limit or (),
         key=key,
         id=job_id,
+        key_ttl=key_ttl,
     )
     if count < 1:
         raise InvalidValue("--count", count, "it must be at least 1")
@@ -110,7 +120,7 @@ def submit(
         raise InvalidValue(
             "--result-ttl", result_ttl, "nothing of the end is kept then: give it above 0 to wait for it"
         )
-    order = Order(submission, count, wait, within)
+    order = Order(submission, count, wait, within, wait_for_room)
     if not run(lambda: _submit(url, namespace, order)):
         raise typer.Exit(Exit.FAILED)
 
@@ -126,7 +136,7 @@ async def _submit(url: str, namespace: str, order: Order) -> bool:
             else:
                 typer.echo("\n".join(batch))
 
-        await client.submit_many(_copies(order), accepted=accepted)
+        await client.submit_many(_copies(order), accepted=accepted, wait=order.room)
         if not order.wait:
             return True
         with anyio.move_on_after(order.within) as limit:

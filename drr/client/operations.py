@@ -1,6 +1,6 @@
 """What a client can do with jobs that are there: find, list, cancel, bury, revive, and account for them.
 
-Listings are read part by part: what ends or begins meanwhile may be missed.
+Listings are read part by part: what stays in its state meanwhile is told once, what ends or begins may be missed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
-from tempfile import SpooledTemporaryFile
 from typing import Any, Final, TypeVar
 
 from drr.backend import (
@@ -19,6 +18,7 @@ from drr.backend import (
     DeadLetter,
     DeathCause,
     Listed,
+    Page,
     Request,
     RequestKind,
     Usage,
@@ -36,10 +36,11 @@ from drr.payload import Progress, unpack_progress
 T = TypeVar("T")
 
 OPEN_STATES: Final = (JobState.DELAYED, JobState.QUEUED, JobState.RUNNING)
-"""States of jobs that can be cancelled, in the order in which `Operations.cancel_all` looks: no job goes back."""
+"""States of jobs that can be cancelled, in the order in which `Operations.cancel_all` looks: only what was started
+goes back."""
 HOUR: Final = 3600
-SPOOLED: Final = 8 * 1024 * 1024
-"""Characters of ids that `Operations.cancel_all` keeps in memory."""
+SWEEPS: Final = 10
+"""How often `Operations.cancel_all` looks again at most, for jobs that were running and wait again."""
 LETTERS_READ: Final = 100
 """Dead letters in one answer: each brings its payload."""
 
@@ -84,17 +85,36 @@ class Operations(ABC):
         ``task``: only those of this task. Of jobs that have ended, the last 10,000 of an organisation are known, for
         a week after its last one; they come latest first, the others in the order in which they wait.
         """
-        backend, _ = self._opened()
-        path, wanted = check_path(tenant), check_state(state)
         cursor = ""
         while True:
-            page = await self._patiently(partial(backend.list_jobs, path, wanted, ITEM_LIMIT, cursor))
+            page = await self.jobs_page(tenant, state=state, task=task, cursor=cursor)
             for listed in page.jobs:
-                if task is None or listed.task == task:
-                    yield listed
+                yield listed
             cursor = page.cursor
             if not cursor:
                 return
+
+    async def jobs_page(
+        self,
+        tenant: Tenant,
+        *,
+        state: JobState | str = JobState.QUEUED,
+        task: str | None = None,
+        limit: int = ITEM_LIMIT,
+        cursor: str = "",
+    ) -> Page:
+        """Return part of what `jobs` yields, for somebody who comes back for the rest with the page's ``cursor``.
+
+        ``limit``: how many jobs are looked at, 1 to 1,000; a page may hold fewer, or none, and of running jobs a few
+        more. The listing is at its end when the cursor is empty. A cursor stays good: it stands for a place among the
+        jobs and not for a count, so that a queue that moves meanwhile hides none and shows none twice.
+        """
+        backend, _ = self._opened()
+        path, wanted = check_path(tenant), check_state(state)
+        page = await self._patiently(lambda: backend.list_jobs(path, wanted, limit, cursor))
+        if task is None:
+            return page
+        return Page(tuple(listed for listed in page.jobs if listed.task == task), page.cursor)
 
     async def waiting(self, tenant: Tenant) -> Work:
         """Return what waits of an organisation or project, as its backlog limits count it."""
@@ -124,25 +144,46 @@ class Operations(ABC):
     ) -> int:
         """Ask for all jobs of an organisation or project to be cancelled; return how many were asked for.
 
-        ``task`` and ``states`` narrow it down. Jobs that are submitted, started or put back meanwhile may be missed.
-        The ids of each state are gathered first, in a temporary file if they are many.
+        ``task`` and ``states`` narrow it down. Jobs that are submitted meanwhile may be missed. One that runs may
+        fail and wait again behind the listing: what was started before is looked for until nothing new is found.
         """
         wanted = [check_state(state) for state in states]
         for state in wanted:
             if state.final:
                 raise InvalidValue("state", state.value, "only jobs that have not ended can be cancelled")
+        tried: set[str] = set()
+        asked = await self._cancel_sweep(tenant, task, wanted, tried, first=True)
+        if JobState.RUNNING in wanted and len(set(wanted)) > 1:
+            for _ in range(SWEEPS):
+                more = await self._cancel_sweep(tenant, task, wanted, tried, first=False)
+                asked += more
+                if not more:
+                    break
+        return asked
+
+    async def _cancel_sweep(
+        self, tenant: Tenant, task: str | None, states: Sequence[JobState], tried: set[str], *, first: bool
+    ) -> int:
+        """Cancel what is listed, or after the ``first`` time what had been started before; return how many.
+
+        ``tried``: those of the latter that were asked for.
+        """
         asked = 0
-        for state in wanted:
-            # A listing goes on by how many jobs it has passed: what is cancelled before its end would shift the rest
-            # to the front, and as many would be passed over.
-            with SpooledTemporaryFile(SPOOLED, "w+", encoding="ascii", newline="\n") as spool:
-                async for listed in self.jobs(tenant, state=state, task=task):
-                    spool.write(f"{listed.job_id}\n")
-                spool.seek(0)
-                lines = iter(spool)
-                while ids := [line.rstrip() for line in islice(lines, ITEM_LIMIT)]:
-                    await self.cancel(ids)
-                    asked += len(ids)
+        for state in states:
+            batch: list[str] = []
+            async for listed in self.jobs(tenant, state=state, task=task):
+                # The attempt that runs is counted already.
+                again = listed.attempt > (1 if state is JobState.RUNNING else 0)
+                if listed.job_id in tried or not (first or again):
+                    continue
+                if again or state is JobState.RUNNING:
+                    tried.add(listed.job_id)
+                batch.append(listed.job_id)
+                if len(batch) == ITEM_LIMIT:
+                    await self.cancel(batch)
+                    asked, batch = asked + len(batch), []
+            await self.cancel(batch)
+            asked += len(batch)
         return asked
 
     async def _request(self, requests: Iterable[Request]) -> None:
@@ -154,24 +195,24 @@ class Operations(ABC):
     # --- the dead -------------------------------------------------------------------------------------
 
     async def dead(
-        self, tenant: Tenant | None = None, *, cause: DeathCause | str | None = None
+        self, tenant: Tenant | None = None, *, cause: DeathCause | str | None = None, after: int = 0
     ) -> AsyncIterator[DeadLetter]:
         """Yield the jobs that were given up, oldest first: all of them, or those of an organisation or project.
 
-        ``cause``: only those given up for this reason.
+        ``cause``: only those given up for this reason. ``after``: only letters with higher numbers than this.
         """
         backend, _ = self._opened()
         path = () if tenant is None else check_path(tenant)
         wanted = None if cause is None else check_cause(cause)
-        organisation, after = path[0] if path else "", 0
+        organisation, last = path[0] if path else "", after
         while True:
-            letters = await self._patiently(partial(backend.dead_letters, organisation, LETTERS_READ, after))
+            letters = await self._patiently(partial(backend.dead_letters, organisation, LETTERS_READ, last))
             for letter in letters:
                 if letter.lane.path[: len(path)] == path and wanted in (None, letter.cause):
                     yield letter
             if not letters:
                 return
-            after = letters[-1].number
+            last = letters[-1].number
 
     async def letter(self, number: int) -> DeadLetter:
         """Return a dead letter by its number; raises `DeadLetterNotFound`."""
@@ -185,16 +226,17 @@ class Operations(ABC):
     async def requeue_dead(self, numbers: Iterable[int]) -> int:
         """Ask for the jobs of dead letters to be queued again, in front, as if they had never been tried.
 
-        Returns how many that are. Raises `DeadLetterNotFound`, or `DeadlinePassed` for a job that would only expire;
-        then nothing was asked.
+        Returns how many that are. Raises `DeadLetterNotFound`, `DeadlinePassed` for a job that would only expire, and
+        `InvalidValue` for a letter that holds no job; then nothing was asked.
         """
+        backend, _ = self._opened()
         chosen = list(dict.fromkeys(check_letter(number) for number in numbers))
         now = self._clock.wall()
-        for number in chosen:
-            letter = await self.letter(number)
-            if letter.expired(now):
-                assert letter.header is not None
-                raise DeadlinePassed(number, letter.header.deadline or 0.0, now)
+        for first in range(0, len(chosen), LETTERS_READ):
+            batch = chosen[first : first + LETTERS_READ]
+            letters = await self._patiently(partial(backend.letters, batch))
+            for number, letter in zip(batch, letters, strict=True):
+                check_revivable(number, letter, now)
         await self._request([Request(RequestKind.REVIVE, str(number)) for number in chosen])
         return len(chosen)
 
@@ -232,6 +274,19 @@ class Operations(ABC):
         hours = int(max(0.0, begin) // HOUR), int(-(-end // HOUR))
         return await self._patiently(lambda: backend.usage(name, *hours))
 
+    async def usage_total(
+        self,
+        tenant: Tenant,
+        *,
+        since: float | datetime | timedelta,
+        until: float | datetime | None = None,
+        pool: str | None = None,
+    ) -> Usage:
+        """Return what `usage` has in all, of an organisation or project, in one ``pool`` or in every one."""
+        path = check_path(tenant)
+        rows = (await self.usage(path[0], since=since, until=until)).items()
+        return Usage.sum(row for key, row in rows if key.path[: len(path)] == path and pool in (None, key.pool))
+
     async def progress_of(self, job_id: str) -> Progress | None:
         """Return what the handler of a job said last of its progress."""
         backend, _ = self._opened()
@@ -261,6 +316,18 @@ def check_cause(cause: DeathCause | str) -> DeathCause:
         return DeathCause(cause)
     except ValueError:
         raise InvalidValue("cause", cause, f"it must be one of {', '.join(DeathCause)}") from None
+
+
+def check_revivable(number: int, letter: DeadLetter | None, now: float) -> None:
+    """Raise the reason why a dead letter cannot be queued again at ``now`` (Unix seconds), if there is one."""
+    if letter is None:
+        raise DeadLetterNotFound(number)
+    if letter.header is None:
+        raise InvalidValue(
+            "number of a dead letter", number, "that one holds no job, only what could not be read as one"
+        )
+    if letter.expired(now):
+        raise DeadlinePassed(number, letter.header.deadline or 0.0, now)
 
 
 def check_letter(number: int) -> int:

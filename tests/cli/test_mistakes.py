@@ -124,6 +124,8 @@ def refused(code: int, stderr: str) -> str:
         ("submit add --org acme --kwargs [1]", "--kwargs is a JSON list"),
         ("submit add --org acme --count 0", "--count is 0, but it must be at least 1"),
         ("submit add --org acme --wait --result-ttl 0", "give it above 0 to wait for it"),
+        ("submit add --org acme --key-ttl 60", "it goes with a key or an id"),
+        ("submit add --org acme --wait-for-room=-1", "wait is -1.0"),
         ("submit add --org acme --within nan", "it must be a number of seconds above 0"),
         # the rest
         ("demo --seconds 1", "seconds of the demo is 1.0, but it must be between 8 and 3600"),

@@ -84,6 +84,15 @@ def spend_in_thread(context: Context, seconds: float) -> int:
     return os.getpid()
 
 
+@tasks.task()
+def hold_in_thread(context: Context, gate: str) -> int:
+    """Hold a thread until there is a file, whether the job is cancelled or not; return the process id."""
+    with _noted(context):
+        while not os.path.exists(gate):
+            time.sleep(0.05)
+    return os.getpid()
+
+
 def read_runs(directory: Path) -> list[Run]:
     """Return everything that the journals of a directory tell, in order of the starts."""
     runs: list[Run] = []

@@ -125,6 +125,23 @@ async def test_plans_and_assignments_survive_a_takeover() -> None:
         assert len(await site.take()) == 3
 
 
+async def test_a_leadership_that_comes_back_undoes_nothing() -> None:
+    """Plans are put into force once: what was applied since is not overruled by what the dispatcher began with."""
+    site, later = Site(), FREE.replace("hard_cap = 3", "hard_cap = 4")
+    async with site.dispatcher(plans=read_plans(FREE), leader_lease=1.0) as dispatcher:
+        await dispatcher.wait_leading()
+        await site.backend.request([Request(RequestKind.PLANS, "later.toml", later.encode(), "r1")])
+        await site.clock.advance(1.0)
+        assert (await site.backend.settings()).plans == later
+        assert await site.backend.elect((await site.backend.leader()).token, "9:somebody")
+        await site.clock.advance(1.0)
+        assert (await site.backend.leader()).token == "9:somebody"
+        await site.clock.advance(12.0)
+        assert (await site.backend.leader()).token != "9:somebody", "it leads again"
+        assert (await site.backend.settings()).plans == later
+        assert len(await site.backend.changes()) == 2
+
+
 async def test_what_was_set_for_one_tenant_comes_first() -> None:
     site = Site()
     async with site.dispatcher(plans=read_plans(FREE)) as dispatcher:

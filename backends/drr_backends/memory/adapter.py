@@ -60,7 +60,8 @@ from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath, 
 from drr_backends.memory.admission import calls_of, release_calls, submit
 from drr_backends.memory.audit import audit, correct_waiting
 from drr_backends.memory.checks import check_fence, validate
-from drr_backends.memory.listing import letters_of, list_jobs, locate, look_up, purge, usage_of
+from drr_backends.memory.listing import letters_of, locate, look_up, purge, usage_of
+from drr_backends.memory.paging import list_jobs
 from drr_backends.memory.passes import apply
 from drr_backends.memory.records import NEWS, RESIGNATION, STOPS, Entry, attempts_topic, replies_topic
 from drr_backends.memory.store import Store

@@ -221,6 +221,7 @@ def _record(store: Store, header: Header, completion: Completion, now: float) ->
     job_id = header.job_id
     history = store.history.setdefault(header.lane.path[0], History())
     history.touched = now
+    history.ended += 1
     listed = Listed(
         job_id,
         header.task,

@@ -109,4 +109,6 @@ class History:
     """The last ends of an organisation's jobs, latest first."""
 
     jobs: deque[tuple[TenantPath, Listed]] = field(default_factory=lambda: deque(maxlen=HISTORY_LENGTH))
+    ended: int = 0
+    """How many there have been: the number of the latest."""
     touched: float = 0.0

@@ -161,6 +161,11 @@ def decode_entry(entry: bytes, lane: Lane) -> Header | Malformed | Struck:
         return Malformed(lane, entry, str(error))
 
 
+def is_frame(entry: bytes) -> bool:
+    """Whether what a peek shows of an entry has the form of a frame, and so a number, whatever else it is."""
+    return len(entry) >= _PREFIX_SIZE and PREFIX.unpack_from(entry)[5] == len(entry) - _PREFIX_SIZE
+
+
 def decode_head(head: bytes, lane: Lane | None = None) -> StoredHeader:
     """Decode a prefix and header, whose lane must be ``lane`` if given; raises `MalformedMessage`."""
     size = len(head)

@@ -32,6 +32,8 @@ OPERATIONS: Final = (
     "mend",
     "correct",
     "locate",
+    "list_queued",
+    "list_delayed",
     "due",
     "purge",
     "progress",

@@ -1,26 +1,26 @@
-"""Listings of jobs, part by part.
-
-A cursor names the last job that was looked at, and where it was: a queue moves while somebody turns its pages, and a
-place alone would skip as many jobs as have left the front since.
-"""
+"""Listings of jobs, part by part. A cursor says where in which of the store's own collections to go on."""
 
 from __future__ import annotations
 
-import struct
-from contextlib import suppress
+from collections.abc import Sequence
+from hashlib import blake2s
 from math import isfinite, nan
-from typing import Any, NamedTuple
+from typing import Any, Final
 
-from drr.backend import ITEM_LIMIT, Listed, Page
+from drr.backend import Listed, Malformed, Page, Struck
 from drr.errors import InvalidValue, MalformedMessage
 from drr.model import Header, JobState, Lane, TenantPath
 from drr_backends.redis.accounts import decode_ended
-from drr_backends.redis.codec import PREFIX, RETURNED, decode_delayed, decode_entry, decode_lease
+from drr_backends.redis.codec import decode_delayed, decode_entry, decode_lease, is_frame
 from drr_backends.redis.keys import lane_of
 from drr_backends.redis.library import function
 from drr_backends.redis.store import Store, log
 
 _SCAN = 1000
+_LANES: Final = 100
+"""Lanes that are looked into at once: a tenant may have thousands with a job each."""
+_FROM_THE_HEAD: Final = ("b", 2**53)
+_CURSOR_RULE: Final = "it must be one that a listing returned, or empty"
 
 
 async def list_jobs(store: Store, path: TenantPath, state: JobState, limit: int, cursor: str) -> Page:
@@ -36,90 +36,55 @@ async def list_jobs(store: Store, path: TenantPath, state: JobState, limit: int,
 
 def _number(cursor: str) -> int:
     if cursor and not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= 20):
-        raise InvalidValue("cursor of a listing", cursor, "it must be one that a listing returned, or empty")
+        raise InvalidValue("cursor of a listing", cursor, _CURSOR_RULE)
     return int(cursor or 0)
 
 
 async def _queued(store: Store, path: TenantPath, limit: int, cursor: str) -> Page:
-    rest, _, last = cursor.rpartition("|")
-    name, _, offset = rest.rpartition("|")
-    mark = Mark(_number(offset), _number(last.removeprefix("-")), last.startswith("-"))
-    lanes = [lane for lane in await _lanes_of(store, path) if str(lane) >= name]
+    name, kind, number = _place(cursor)
+    lanes = sorted((lane for lane in await _lanes_of(store, path) if str(lane) >= name), key=str)
     found: list[Listed] = []
-    for lane in sorted(lanes, key=str):
-        skipped = await _resume(store, lane, mark) if str(lane) == name and mark.offset else 0
-        while len(found) < limit:
-            entries = await _peek(store, lane, skipped, min(limit - len(found), ITEM_LIMIT))
-            heads = [decode_entry(entry, lane) for entry in entries]
-            waiting = [head for head in heads if isinstance(head, Header)]
-            found += [_of_header(head, JobState.QUEUED, head.submitted_at) for head in waiting]
-            skipped += len(entries)
-            if not entries:
-                break
-            mark = Mark(skipped, *_place(entries[-1]))
-        else:
-            sign = "-" if mark.returned else ""
-            return Page(tuple(found), f"{lane}|{mark.offset}|{sign}{mark.sequence}")
+    left = limit
+    for first in range(0, len(lanes), _LANES):
+        batch = lanes[first : first + _LANES]
+        args: list[Any] = [left, store.keys.lane_name_from]
+        for lane in batch:
+            args += (kind, number) if str(lane) == name else _FROM_THE_HEAD
+        keys = [store.keys.back, *map(store.keys.lane, batch)]
+        answers = await store.link.call("FCALL_RO", function("list_queued"), len(keys), *keys, *args, repeatable=True)
+        for lane, (at, returned, *raw) in zip(batch, answers, strict=False):
+            entries = [decode_entry(entry, lane) for entry in raw]
+            found += [_of_header(e, JobState.QUEUED, e.submitted_at) for e in entries if isinstance(e, Header)]
+            left -= len(entries)
+            if left == 0:
+                put_back = returned - at - len(entries)
+                if put_back >= 0:
+                    return Page(tuple(found), f"{lane}|b{put_back}" if put_back else f"{lane}|f0")
+                before = number if str(lane) == name and kind == "f" else 0
+                return Page(tuple(found), f"{lane}|f{_last_number(entries, raw, before)}")
     return Page(tuple(found))
 
 
-class Mark(NamedTuple):
-    """Where in a lane a listing stands: after so many entries, the last of which has this number.
+def _place(cursor: str) -> tuple[str, str, int]:
+    """Return the lane and the place in it where a listing of waiting jobs goes on."""
+    if not cursor:
+        return "", *_FROM_THE_HEAD
+    name, _, place = cursor.rpartition("|")
+    if not name or place[:1] not in ("b", "f") or not place[1:]:
+        raise InvalidValue("cursor of a listing", cursor, _CURSOR_RULE)
+    return name, place[0], _number(place[1:])
 
-    ``returned``: it came back to the lane's front. What never left waits behind those, in order of numbers.
+
+def _last_number(entries: Sequence[Header | Malformed | Struck], raw: Sequence[bytes], before: int) -> int:
+    """Return the number to go on behind, which is above ``before``.
+
+    That of the last job. A frame that is none may have any number: it counts only where all would stand still.
     """
-
-    offset: int
-    sequence: int
-    returned: bool
-
-
-def _place(entry: bytes) -> tuple[int, bool]:
-    """Return the number of an entry, and whether it came back; (0, True) for what is no frame."""
-    try:
-        sequence, _, _, _, flags, _ = PREFIX.unpack_from(entry)
-    except struct.error:
-        return 0, True
-    return sequence, bool(flags & RETURNED)
-
-
-async def _peek(store: Store, lane: Lane, offset: int, count: int) -> list[bytes]:
-    [window] = await store.link.call(
-        "FCALL_RO", function("peek"), 1, store.keys.lane(lane), offset, count, repeatable=True
-    )
-    entries: list[bytes] = window[1:]
-    return entries
-
-
-async def _resume(store: Store, lane: Lane, mark: Mark) -> int:
-    """Return where a lane goes on after a mark, though entries have left it at the front or come back there."""
-    here = await _peek(store, lane, max(0, mark.offset - 1), 1)
-    if here and _place(here[0]) == mark[1:]:
-        return mark.offset
-    if mark.returned:
-        return await _find_returned(store, lane, mark)
-    low, high = 0, await store.link.call("LLEN", store.keys.lane(lane), repeatable=True)
-    while low < high:
-        middle = (low + high) // 2
-        entries = await _peek(store, lane, middle, 1)
-        sequence, returned = _place(entries[0]) if entries else (mark.sequence + 1, False)
-        if returned or sequence <= mark.sequence:
-            low = middle + 1
-        else:
-            high = middle
-    return int(low)
-
-
-async def _find_returned(store: Store, lane: Lane, mark: Mark) -> int:
-    """Return the place after a job that came back; the start if it has left: so has all that was before it."""
-    at = 0
-    while True:
-        places = [_place(entry) for entry in await _peek(store, lane, at, ITEM_LIMIT)]
-        if mark[1:] in places:
-            return at + places.index(mark[1:]) + 1
-        if not places or not places[-1][1]:
-            return 0
-        at += len(places)
+    numbers = [entry.sequence for entry in entries if not isinstance(entry, Malformed)]
+    if numbers and numbers[-1] > before:
+        return numbers[-1]
+    frames = [int.from_bytes(entry[:8], "big") for entry in raw if is_frame(entry)]
+    return max(frames, default=before)
 
 
 async def _lanes_of(store: Store, path: TenantPath) -> set[Lane]:
@@ -160,86 +125,66 @@ async def _running(store: Store, path: TenantPath, limit: int, cursor: str) -> P
 
 
 async def _delayed(store: Store, path: TenantPath, limit: int, cursor: str) -> Page:
-    first = await _rank_after(store, cursor) if cursor else 0
-    flat = await store.link.call("ZRANGE", store.keys.due, first, first + limit - 1, "WITHSCORES", repeatable=True)
-    if not flat:
-        return Page(())
-    args: list[Any] = [store.keys.lane_name_from]
-    for packed in flat[::2]:
-        args += (packed, 0)
-    keys = (store.keys.delayed, store.keys.back)
-    answers = await store.link.call("FCALL_RO", function("locate"), 2, *keys, *args, repeatable=True)
+    after_text, _, number = cursor.partition("|")
+    try:
+        after = float(after_text) if cursor else -1.0
+    except ValueError:
+        after = nan
+    if not isfinite(after):
+        raise InvalidValue("cursor of a listing", cursor, _CURSOR_RULE)
+    keys = (store.keys.due, store.keys.delayed)
+    flat = await store.link.call(
+        "FCALL_RO", function("list_delayed"), 2, *keys, repr(after), _number(number), limit, repeatable=True
+    )
     found: list[Listed] = []
-    for (kind, value), score in zip(answers, flat[1::2], strict=True):
+    for score, value in zip(flat[1::3], flat[2::3], strict=True):
         try:
-            header = decode_delayed(value) if kind else None
+            header = decode_delayed(value) if value else None
         except MalformedMessage as error:
             log.warning("a delayed job is left out of a listing: %s", error)
             continue
         if header is not None and header.lane.path[: len(path)] == path:
             found.append(_of_header(header, JobState.DELAYED, float(score)))
-    last = f"{flat[-1].decode()}|{int.from_bytes(flat[-2], 'big')}"
-    return Page(tuple(found), last if len(flat) == 2 * limit else "")
-
-
-async def _rank_after(store: Store, cursor: str) -> int:
-    """Return how many delayed jobs are due before the one that a cursor names by due time and number, or are it."""
-    score, _, number = cursor.partition("|")
-    sequence = _number(number)
-    try:
-        due_at = float(score)
-    except ValueError:
-        due_at = nan
-    if not isfinite(due_at) or sequence >= 2**63:
-        raise InvalidValue("cursor of a listing", cursor, "it must be one that a listing returned, or empty")
-    key, packed = store.keys.due, sequence.to_bytes(8, "big")
-    low = await store.link.call("ZCOUNT", key, "-inf", f"({due_at!r}", repeatable=True)
-    high = await store.link.call("ZCOUNT", key, "-inf", f"{due_at!r}", repeatable=True)
-    while low < high:  # among those due at the same time, in order of numbers
-        middle = (low + high) // 2
-        members = await store.link.call("ZRANGE", key, middle, middle, repeatable=True)
-        if members and members[0] <= packed:
-            low = middle + 1
-        else:
-            high = middle
-    return int(low)
+    return Page(tuple(found), f"{float(flat[-2])!r}|{int(flat[-3])}" if len(flat) == 3 * limit else "")
 
 
 async def _ended(store: Store, path: TenantPath, state: JobState, limit: int, cursor: str) -> Page:
-    first = await _history_after(store, path[0], cursor) if cursor else 0
-    records = await store.link.call("LRANGE", store.keys.history(path[0]), first, first + limit - 1, repeatable=True)
+    """Go on behind the record that was read last: ends that came since have moved it towards the tail.
+
+    If it is gone, so is all behind it.
+    """
+    place, _, mark = cursor.partition("|")
+    at = _number(place)
+    if cursor and not mark:
+        raise InvalidValue("cursor of a listing", cursor, _CURSOR_RULE)
+    key = store.keys.history(path[0])
+    begin = None if mark else 0
+    while True:
+        records = await store.link.call("LRANGE", key, at, at + limit, repeatable=True)
+        if begin is None:
+            begin = next((i for i, record in enumerate(records, 1) if _mark(record) == mark), None)
+        if begin is not None or not records:
+            break
+        at += len(records)
+    begin = begin or 0
+    part = records[begin : begin + limit]
     found: list[Listed] = []
-    after = f"{first + limit}|"
-    for place, record in enumerate(records, first + 1):
+    for record in part:
         try:
             whose, listed = decode_ended(record)
         except MalformedMessage as error:
             log.warning("an entry of a history is skipped: %s", error)
             continue
-        after = f"{place}|{listed.job_id}"
         if listed.state is state and whose[: len(path)] == path:
             found.append(listed)
-    return Page(tuple(found), after if len(records) == limit else "")
+    if len(records) <= limit:
+        return Page(tuple(found))
+    return Page(tuple(found), f"{at + begin + len(part) - 1}|{_mark(part[-1] if part else records[-1])}")
 
 
-async def _history_after(store: Store, organisation: str, cursor: str) -> int:
-    """Return where a history goes on: what has ended since has moved the rest by as many places."""
-    offset, _, last = cursor.partition("|")
-    first = _number(offset)
-    if not first:
-        raise InvalidValue("cursor of a listing", cursor, "it must be one that a listing returned, or empty")
-    at = first - 1
-    while True:
-        records = await store.link.call(
-            "LRANGE", store.keys.history(organisation), at, at + ITEM_LIMIT - 1, repeatable=True
-        )
-        for place, record in enumerate(records, at + 1):
-            with suppress(MalformedMessage):
-                if not last or decode_ended(record)[1].job_id == last:
-                    return place
-        if not records:
-            return at  # it was so old that it has been dropped since, and so is the rest
-        at += len(records)
+def _mark(record: bytes) -> str:
+    """Return what tells one end of a job from any other."""
+    return blake2s(record, digest_size=8).hexdigest()
 
 
 def _of_header(header: Header, state: JobState, at: float) -> Listed:
