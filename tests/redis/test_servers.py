@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from redis.asyncio.connection import SSLConnection
 
 from drr.backend import LeaderRecord, open_backend
 from drr.clock import SystemClock
@@ -26,10 +24,10 @@ from drr.errors import (
 from drr_backends.redis import open_redis
 from drr_backends.redis.codec import decode_head, split_frame
 from drr_backends.redis.library import Library, library
-from drr_backends.redis.link import Address
 from drr_backends.redis.server import check_server
 from tests.contract.harness import LANE, PATIENCE, Leader, heads, job, submit, succeeded, worker
 from tests.redis.harness import RedisHarness, every_operation
+from tests.redis.ports import free_ports
 
 pytestmark = [pytest.mark.anyio, pytest.mark.redis]
 
@@ -177,18 +175,6 @@ async def test_a_cluster_node_that_does_not_serve_the_namespace_says_so(binary: 
             await store.handle.workers()
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]
-    finally:
-        for each in held:
-            each.close()
-
-
 # --- the function library
 
 
@@ -287,15 +273,6 @@ async def test_a_server_that_is_not_there_is_named_without_the_password() -> Non
         await backend.prepare()
     assert "secret" not in str(refused.value)
     await backend.close()
-
-
-def test_tls_comes_with_the_scheme_and_its_options_with_the_url() -> None:
-    address = Address("rediss://me:secret@host/2?ssl_ca_certs=/ca.pem&client_name=billing")
-    connection = address.make_connection()
-    assert isinstance(connection, SSLConnection)
-    assert connection.ca_certs == "/ca.pem"
-    assert (connection.db, connection.client_name, address.shown) == (2, "billing", "host:6379")
-    assert connection.retry.get_retries() == 0
 
 
 async def test_a_missing_socket_is_named() -> None:
