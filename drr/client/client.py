@@ -145,7 +145,8 @@ class Client(Operations):
         Raises `InvalidName`, `InvalidValue`, `PayloadTooLarge`, `StoreFull`, `StoreNotPrepared`, `BacklogFull` or
         `RateLimited` if the tenant's quota is used up, `JobExists` for an id that is taken, `UnknownLimit`, and
         `StoreUnavailable` if the store does not answer within the client's patience: it is then unknown whether
-        the job was added. Until then the call is repeated in such a way that it is added once.
+        the job was added. Until then the call is repeated in such a way that it is added once. `NotReplicated`
+        if the store's URL asks for replicas and too few have acknowledged: the job is stored all the same.
         """
         submission = Submission(task, arguments, tenant=tenant, **options)
         spec = self._specs.make(submission, self._clock.wall())

@@ -68,6 +68,7 @@ class Address:
         place = read_url(url)
         self.shown = place.shown
         self.connection_class = place.connection_class
+        self.replication = place.replication
         self.reply_timeout = REPLY_TIMEOUT
         self._options = {
             **place.options,

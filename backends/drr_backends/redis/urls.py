@@ -4,6 +4,7 @@
     unix:///path/of/socket[?options]
     redis+sentinel://[user:password@]host[:port][,host[:port]...]/service[/db][?options]
 
+``replicas`` (and ``replica_timeout``, in seconds) make a submit wait until so many replicas have it (replication.py).
 Options that set what this adapter relies on (timeouts, retries, decoding) are refused.
 """
 
@@ -15,6 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from redis.asyncio.connection import AbstractConnection, Connection, parse_url
 
 from drr.errors import InvalidValue
+from drr_backends.redis.replication import Replication
 from drr_backends.redis.sentinel import EncryptedPrimaryConnection, PrimaryConnection, Sentinels
 from drr_backends.redis.tls import TLS_OPTIONS, check_tls, tls_name
 
@@ -31,6 +33,7 @@ class Place(NamedTuple):
     connection_class: type[AbstractConnection]
     options: dict[str, Any]
     shown: str
+    replication: Replication
 
 
 def read_url(url: str) -> Place:
@@ -38,8 +41,9 @@ def read_url(url: str) -> Place:
     try:
         parts = urlsplit(url)
         query = _read_query(parts.query)
+        replication = Replication.taken_from(query)
         if parts.scheme == SENTINEL_SCHEME:
-            return _read_sentinel(url, query)
+            return _read_sentinel(url, query, replication)
         tls = parts.scheme == "rediss"
         path = parts.path.strip("/")
         if parts.scheme != "unix" and path and not path.isdecimal():
@@ -50,7 +54,7 @@ def read_url(url: str) -> Place:
         raise
     except ValueError as error:
         raise InvalidValue("store URL", redacted(url), f"it must be valid: {error}") from None
-    return Place(options.pop("connection_class", Connection), options, shown)
+    return Place(options.pop("connection_class", Connection), options, shown, replication)
 
 
 def redacted(url: str) -> str:
@@ -77,14 +81,14 @@ def _options_of(url: str, tls: bool) -> dict[str, Any]:
         if name in TLS_OPTIONS and not tls:
             raise InvalidValue("store URL option", name, "it needs an encrypted connection: rediss://, or tls=yes")
         if name not in _OPTIONS and name not in TLS_OPTIONS and name != "connection_class":
-            known = ", ".join((*_OPTIONS, "ca", "cert", "key"))
+            known = ", ".join((*_OPTIONS, "ca", "cert", "key", "replicas", "replica_timeout"))
             raise InvalidValue("store URL option", name, f"it must be one of {known}, or ssl_... as of redis-py")
     if tls:
         check_tls(options)
     return options
 
 
-def _read_sentinel(url: str, query: dict[str, str]) -> Place:
+def _read_sentinel(url: str, query: dict[str, str], replication: Replication) -> Place:
     parts = urlsplit(url)
     user, _, hosts = parts.netloc.rpartition("@")
     service, _, database = unquote(parts.path).strip("/").partition("/")
@@ -115,7 +119,7 @@ def _read_sentinel(url: str, query: dict[str, str]) -> Place:
         **({"ssl": True, **encryption} if tls else {}),
     )
     options["connection_pool"] = sentinels
-    return Place(EncryptedPrimaryConnection if tls else PrimaryConnection, options, sentinels.shown)
+    return Place(EncryptedPrimaryConnection if tls else PrimaryConnection, options, sentinels.shown, replication)
 
 
 def _address(text: str) -> tuple[str, int]:
