@@ -29,15 +29,16 @@ IMPATIENT = "?replicas=1&replica_timeout=0.05"
 
 
 class Pair:
-    """A primary and a replica that follows it."""
+    """A namespace on a primary and a replica that follows it."""
 
-    def __init__(self, primary: EmbeddedServer, replica: EmbeddedServer) -> None:
+    def __init__(self, primary: EmbeddedServer, replica: EmbeddedServer, namespace: str) -> None:
         self.primary = primary
         self.replica = replica
+        self.namespace = namespace
         self._opened: list[RedisHarness] = []
 
     def store(self, options: str = "", *, of: EmbeddedServer | None = None) -> RedisHarness:
-        self._opened.append(RedisHarness((of or self.primary).url + options, "drr"))
+        self._opened.append(RedisHarness((of or self.primary).url + options, self.namespace))
         return self._opened[-1]
 
     @contextmanager
@@ -54,21 +55,26 @@ class Pair:
             await store.close()
 
 
-@pytest.fixture(params=["valkey", "redis"])
-async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
+@pytest.fixture(scope="module", params=["valkey", "redis"])
+def servers(request: pytest.FixtureRequest) -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
     request.getfixturevalue(f"{request.param}_server")  # skips where there is no such server
     binary = f"{request.param}-server"
-    async with EmbeddedServer(binary=binary, port=0, directives={"repl-diskless-sync-delay": "0"}) as primary:
+    with EmbeddedServer(binary=binary, port=0, directives={"repl-diskless-sync-delay": "0"}) as primary:
         follow = {"replicaof": f"127.0.0.1 {primary.port}"}
-        async with EmbeddedServer(binary=binary, port=0, directives=follow) as replica:
-            pair = Pair(primary, replica)
-            store = pair.store()
-            await store.handle.prepare()
-            with anyio.fail_after(PATIENCE):
-                while await store.raw("WAIT", 1, 1000) < 1:
-                    await anyio.lowlevel.checkpoint()
-            yield pair
-            await pair.close()
+        with EmbeddedServer(binary=binary, port=0, directives=follow) as replica:
+            yield primary, replica
+
+
+@pytest.fixture
+async def pair(servers: tuple[EmbeddedServer, EmbeddedServer], fresh_namespace: str) -> AsyncIterator[Pair]:
+    pair = Pair(*servers, fresh_namespace)
+    store = pair.store()
+    await store.handle.prepare()
+    with anyio.fail_after(PATIENCE):
+        while await store.raw("WAIT", 1, 1000) < 1:
+            await anyio.lowlevel.checkpoint()
+    yield pair
+    await pair.close()
 
 
 async def test_an_acknowledged_submit_is_on_the_replica(pair: Pair) -> None:
@@ -131,7 +137,7 @@ async def test_more_replicas_than_there_are_are_not_enough(pair: Pair) -> None:
 async def test_who_may_not_wait_learns_that_the_job_is_stored(pair: Pair) -> None:
     admin = pair.store()
     await admin.raw("ACL", "SETUSER", "drr", "on", ">secret", "~*", "+@all", "-wait")
-    client = RedisHarness(pair.primary.url.replace("redis://", "redis://drr:secret@") + WAITING, "drr")
+    client = RedisHarness(pair.primary.url.replace("redis://", "redis://drr:secret@") + WAITING, pair.namespace)
     with pytest.raises(NotReplicated) as raised:
         await client.handle.submit("me", 0, [job()])
     assert "permission" in str(raised.value.__cause__)
@@ -147,7 +153,7 @@ async def test_a_refused_submit_is_a_refusal(pair: Pair) -> None:
 
 
 async def test_a_client_passes_it_on_and_goes_on(pair: Pair) -> None:
-    async with Client(pair.primary.url + IMPATIENT) as client:
+    async with Client(pair.primary.url + IMPATIENT, namespace=pair.namespace) as client:
         with pair.stopped_replica():
             with pytest.raises(NotReplicated) as raised:
                 await client.submit("double", [1], tenant="acme/web")
@@ -156,7 +162,7 @@ async def test_a_client_passes_it_on_and_goes_on(pair: Pair) -> None:
             with pytest.raises(NotReplicated) as bulk:
                 await client.submit_many([Submission("double", [n], tenant="acme/web") for n in range(3)])
             assert len(bulk.value.job_ids) == 3
-    async with Client(pair.primary.url + WAITING) as client:
+    async with Client(pair.primary.url + WAITING, namespace=pair.namespace) as client:
         assert await client.submit_many([Submission("double", [n], tenant="acme/web") for n in range(3)]) == 3
     assert await pair.store(of=pair.replica).handle.lane_lengths([LANE]) == [7]
 
