@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +17,8 @@ from drr.client import Client
 from drr.clock import SystemClock
 from drr.dispatcher import Dispatcher
 from drr.embedded import EmbeddedServer
-from drr.errors import InvalidValue, StoreUnavailable
+from drr.errors import InvalidValue, NotReplicated, StoreUnavailable
+from drr.model import JobStatus
 from drr.worker import Worker
 from drr_backends.redis import open_redis
 from drr_backends.redis.link import Address
@@ -109,6 +111,44 @@ async def test_jobs_flow_again_within_ten_seconds_of_the_primarys_death(binary: 
                 assert gap < 10.0
                 assert [await handle.result() for handle in before] == [2 * n for n in range(50)]
                 hand.stop()
+
+
+@pytest.mark.soak
+async def test_what_a_replica_acknowledged_survives_the_primary(binary: str, tmp_path: Path) -> None:
+    """Clients submit until the primary dies under them; every submit that returned is there afterwards."""
+    async with running_site(binary, tmp_path) as site:
+        store = RedisHarness(site.url + "?replicas=1&replica_timeout=5", "own")
+        await store.handle.prepare()
+        acknowledged: list[str] = []
+        doubtful = 0
+
+        async def produce(client: str) -> None:
+            nonlocal doubtful
+            for call in itertools.count():
+                try:
+                    acknowledged.extend(await store.handle.submit(client, call, [job()]))
+                except (StoreUnavailable, NotReplicated):
+                    doubtful += 1
+                    return
+
+        async def kill() -> None:
+            while len(acknowledged) < 500:
+                await anyio.lowlevel.checkpoint()
+            site.servers[0].kill()
+
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as group:
+                for number in range(8):
+                    group.start_soon(produce, f"client-{number}")
+                group.start_soon(kill)
+            found: list[JobStatus | None] | None = None
+            while found is None:
+                with suppress(StoreUnavailable):
+                    found = await store.handle.look_up(acknowledged[:1000])
+        print(f"{binary}: {len(acknowledged)} acknowledged, {doubtful} in doubt, {found.count(None)} lost")
+        assert doubtful == 8
+        assert None not in found
+        await store.close()
 
 
 # --- a server that has become a replica
