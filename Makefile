@@ -103,6 +103,14 @@ bench-simulate: $(STAMP) ## Measure simulated dispatches per second, from source
 bench-scenarios: $(STAMP) ## Run the large scenarios in virtual time, two million jobs among them
 	@$(BIN)/python -m bench.scenarios
 
+.PHONY: chaos
+chaos: $(STAMP) ## Inject every fault into real processes on real servers (SHORT=1: in a few minutes)
+	@$(BIN)/python -m chaos $(if $(SHORT),--short) $(CHAOS_ARGS)
+
+.PHONY: chaos-soak
+chaos-soak: $(STAMP) ## The same faults at random for half an hour
+	@$(BIN)/python -m chaos --soak $(CHAOS_ARGS)
+
 TRACES ?= traces
 
 .PHONY: fairness

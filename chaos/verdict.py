@@ -5,12 +5,12 @@ asked for each job's recorded end, and for how many successes its accounts hold.
 
     lost                    acknowledged jobs without a recorded end
     duplicated_completions  successes in the store's accounts beyond one for each job that succeeded
-    stale_writes            jobs whose recorded end is of an attempt that a later one had replaced
+    stale_writes            jobs whose recorded success is of an attempt that a later one had replaced
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -36,16 +36,19 @@ def judge(
     ends: Mapping[str, int],
     accounted: int,
     *,
+    buried: Collection[str] = (),
     lost_allowed: int = 0,
 ) -> Verdict:
     """Compare journals with the store.
 
-    ``starts``: job and attempt of every start that a handler noted. ``ends``: attempt of each recorded success,
-    by job. ``accounted``: successes in the store's accounts.
+    ``starts``: job and attempt of every start that a handler noted. ``ends``: attempt of each recorded success, by
+    job; also of jobs whose acknowledgement never came. ``accounted``: successes in the store's accounts.
+    ``buried``: jobs that ended without success, which is an end too.
     """
     jobs = set(acknowledged)
     latest: dict[str, int] = {}
     for job_id, attempt in starts:
         latest[job_id] = max(attempt, latest.get(job_id, 0))
     stale = sum(attempt < latest.get(job_id, 0) for job_id, attempt in ends.items())
-    return Verdict(len(jobs), len(jobs - ends.keys()), max(0, accounted - len(ends)), stale, lost_allowed)
+    lost = len(jobs - ends.keys() - set(buried))
+    return Verdict(len(jobs), lost, max(0, accounted - len(ends)), stale, lost_allowed)

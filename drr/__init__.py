@@ -14,7 +14,7 @@ Adapters of the port are in `drr_backends` and found by URL scheme; nothing here
 from importlib.metadata import PackageNotFoundError, version
 
 from drr import errors
-from drr.client import Client, Handle, Submission
+from drr.client import Client, Handle, Outbox, Submission
 from drr.dispatcher import Dispatcher
 from drr.errors import RetryAfter
 from drr.model import NodePolicy, PoolPolicy, Quota, RetryPolicy, Share, SharedLimit
@@ -31,6 +31,7 @@ __all__ = [
     "Dispatcher",
     "Handle",
     "NodePolicy",
+    "Outbox",
     "PoolPolicy",
     "Quota",
     "RetryAfter",

@@ -48,6 +48,10 @@ from drr.clock import Clock
 from drr.durability import Survey
 from drr.errors import UnknownBackend
 from drr.exchange import (
+    ATTENDANCE_MAX,
+    AUDIT_LIMIT,
+    CALLS_KEPT_SECONDS,
+    CALLS_RELEASED,
     CALLS_REMEMBERED,
     CHANGES_KEPT,
     HISTORY_LENGTH,
@@ -59,6 +63,7 @@ from drr.exchange import (
     TOKEN_LIMIT,
     USAGE_KEPT_DAYS,
     Attempt,
+    Audit,
     Burial,
     ChangeRecord,
     Commit,
@@ -79,11 +84,13 @@ from drr.exchange import (
     MalformedEvent,
     MalformedRequest,
     Mature,
+    Mismatch,
     NodeKey,
     Page,
     Peek,
     Position,
     Postpone,
+    Repair,
     Request,
     RequestKind,
     Requeue,
@@ -102,6 +109,10 @@ from drr.exchange import (
 from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath
 
 __all__ = [
+    "ATTENDANCE_MAX",
+    "AUDIT_LIMIT",
+    "CALLS_KEPT_SECONDS",
+    "CALLS_RELEASED",
     "CALLS_REMEMBERED",
     "CHANGES_KEPT",
     "COUNT_MAX",
@@ -116,6 +127,7 @@ __all__ = [
     "TOKEN_LIMIT",
     "USAGE_KEPT_DAYS",
     "Attempt",
+    "Audit",
     "Backend",
     "BackendFactory",
     "Burial",
@@ -140,11 +152,13 @@ __all__ = [
     "MalformedEvent",
     "MalformedRequest",
     "Mature",
+    "Mismatch",
     "NodeKey",
     "Page",
     "Peek",
     "Position",
     "Postpone",
+    "Repair",
     "Request",
     "RequestKind",
     "Requeue",
@@ -191,6 +205,21 @@ class ClientPort(Protocol):
         """
         ...
 
+    async def calls(self, client: str) -> list[int]:
+        """Return the numbers of the client's calls of ``submit`` that the store remembers, in any order.
+
+        A call that was answered, is among the client's last `CALLS_REMEMBERED` and is not remembered has been lost,
+        with all its jobs: the store is back at an earlier moment.
+        """
+        ...
+
+    async def release_calls(self, client: str) -> None:
+        """The client will repeat none of its calls: the store forgets them `CALLS_RELEASED` seconds from now.
+
+        It remembers them so long still for the sake of a call that is under way, cut off from who sent it.
+        """
+        ...
+
     async def look_up(self, job_ids: Sequence[str]) -> list[JobStatus | None]:
         """Return where each of the jobs (at most `ITEM_LIMIT`) stands; ``None`` for one the store knows nothing of.
 
@@ -220,8 +249,10 @@ class ClientPort(Protocol):
     async def list_jobs(self, path: TenantPath, state: JobState, limit: int = 100, cursor: str = "") -> Page:
         """List jobs of an organisation (path of one name) or project in a state, part by part.
 
-        Of final states the history is read, latest end first (`HISTORY_LENGTH`, `HISTORY_SECONDS`); what ends or
-        begins during the listing may be missed. ``limit`` 1 to `ITEM_LIMIT` bounds how many are looked at, roughly.
+        Of final states the history is read, latest end first (`HISTORY_LENGTH`, `HISTORY_SECONDS`). A job that is in
+        that state all the time from the first part to the last is listed once, whatever comes and goes around it; one
+        that enters or leaves it meanwhile may be missed, or listed twice if it comes back. ``limit``: 1 to
+        `ITEM_LIMIT`; it bounds how many are looked at, roughly.
         """
         ...
 
@@ -258,6 +289,10 @@ class ClientPort(Protocol):
 
     async def survey(self) -> Survey:
         """Return what the store keeps of what it acknowledges, as far as it tells: a want of rights is no error."""
+        ...
+
+    async def attendance(self, dispatcher: str) -> int | None:
+        """Return the counter of a dispatcher's signs of life (`DispatcherPort.attend`); ``None`` if there is none."""
         ...
 
     async def dead_letters(self, organisation: str = "", limit: int = 100, after: int = 0) -> list[DeadLetter]:
@@ -372,6 +407,14 @@ class DispatcherPort(Protocol):
         """
         ...
 
+    async def attend(self, dispatcher: str, seconds: float) -> None:
+        """Raise the counter by which others see that a dispatcher of this name lives, leading or not.
+
+        It starts at 1, and is forgotten when ``seconds`` (0.001 to `ATTENDANCE_MAX`) have passed by the store's clock
+        without another call. Works when memory is full.
+        """
+        ...
+
     async def load(self, token: str) -> Snapshot:
         """Read the state to start from; ``token`` must lead, else `NotLeader`."""
         ...
@@ -412,6 +455,22 @@ class DispatcherPort(Protocol):
 
     async def lane_lengths(self, lanes: Sequence[Lane]) -> list[int]:
         """Return how many jobs wait in each lane."""
+        ...
+
+    async def audit(self, token: str, pools: Sequence[str], cursor: str = "", limit: int = AUDIT_LIMIT) -> Audit:
+        """Look at the next page of what is stored, and set right what contradicts itself; `NotLeader` as ever.
+
+        ``pools``: whose streams to look at. ``limit``: 1 to `AUDIT_LIMIT`. Asked for by the leader between two
+        commits, so that only clients change anything meanwhile. No job is thrown away: an entry without a lease goes
+        to the dead letters.
+        """
+        ...
+
+    async def correct_waiting(self, token: str, path: TenantPath, found: Work, change: Work) -> bool:
+        """Change what backlog limits count of a project, and of its organisation, if it still is ``found``.
+
+        Returns whether it was. `NotLeader` if ``token`` does not lead.
+        """
         ...
 
     async def write_status(self, token: str, blob: bytes) -> None:

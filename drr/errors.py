@@ -361,6 +361,29 @@ class JobNotFound(JobError):
         )
 
 
+class DeadLetterNotFound(DrrError):
+    """Raised when there is no dead letter of a number; ``number`` is it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(
+            f"there is no dead letter {number}: its job was queued again, it was deleted, or there never was one; "
+            "list them to see which there are"
+        )
+
+
+class DeadlinePassed(DrrError):
+    """Raised when a dead job is to be queued again whose deadline is over: it would only expire. ``number``: its."""
+
+    def __init__(self, number: int, deadline: float, now: float) -> None:
+        self.number = number
+        self.deadline = deadline
+        super().__init__(
+            f"the deadline of the job of dead letter {number} was {now - deadline:.0f} s ago, "
+            "so it would expire at once; submit it anew, or delete the letter"
+        )
+
+
 class ServerNotFound(DrrError):
     """Raised when an embedded server is wanted and no server binary can be found; says what to install."""
 
@@ -403,3 +426,75 @@ class DemoFailed(DrrError):
         self.reason = reason
         self.log = log
         super().__init__(f"{reason}; its log ends with:\n{log}" if log else reason)
+
+
+class SubmitPending(StoreUnavailable):
+    """Raised when the store did not answer a submit that is recorded in the client's outbox: it will be repeated.
+
+    Do not submit the ``jobs`` jobs again. They are added once, as soon as the store answers, or at the client's next
+    start with the outbox ``path``.
+    """
+
+    def __init__(self, path: object, jobs: int, reason: object) -> None:
+        self.path = str(path)
+        self.jobs = jobs
+        super().__init__(
+            f"{reason}; the submit of {jobs} jobs is recorded in the outbox {path} and is repeated until the store "
+            "answers: do not submit them again"
+        )
+
+
+class OutboxError(DrrError):
+    """Base of what can go wrong with a client's outbox; ``path`` is its file."""
+
+    path: str
+
+
+class OutboxFull(OutboxError):
+    """Raised when a submit has no room in the outbox; it was neither recorded nor sent.
+
+    ``what`` ("jobs" or "bytes") is limited to ``limit``, ``held`` of it is used and ``wanted`` more were to come.
+    """
+
+    def __init__(self, path: object, what: str, held: int, wanted: int, limit: int) -> None:
+        self.path = str(path)
+        self.what = what
+        self.held = held
+        self.wanted = wanted
+        self.limit = limit
+        super().__init__(
+            f"the outbox {path} holds {held} {what} of at most {limit}, so that {wanted} more have no room; wait "
+            f"until the store has confirmed some, deal with what is set aside (Outbox.aside), or raise max_{what}"
+        )
+
+
+class OutboxInUse(OutboxError):
+    """Raised when another client, of this or another process, holds the outbox's file."""
+
+    def __init__(self, path: object) -> None:
+        self.path = str(path)
+        super().__init__(f"the outbox {path} is held by another client; give each client a file of its own")
+
+
+class OutboxCorrupt(OutboxError):
+    """Raised when the outbox's file is damaged, is no outbox, or is of another namespace; it is left as it is."""
+
+    def __init__(self, path: object, reason: str) -> None:
+        self.path = str(path)
+        self.reason = reason
+        super().__init__(
+            f"the outbox {path} cannot be used: {reason}; move it away together with {path}-wal, keep both for the "
+            "jobs in them, and start with a new file"
+        )
+
+
+class OutboxFailed(OutboxError):
+    """Raised when the outbox's file cannot be opened, read or written, for instance because its disk is full."""
+
+    def __init__(self, path: object, what: str, reason: object) -> None:
+        self.path = str(path)
+        self.reason = str(reason)
+        super().__init__(
+            f"the outbox {path} cannot {what}: {reason}; nothing was sent. Check the disk's room and the file's "
+            "rights"
+        )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import reduce
 from typing import Final, NamedTuple, TypeAlias
 
 from drr.model import Completion, Header, JobState, Lane, Lease, NodeState, Settings, TenantPath
@@ -24,6 +25,14 @@ TOKEN_LIMIT: Final = 256
 
 CALLS_REMEMBERED: Final = 64
 """How many of a client's submits are remembered, to recognise one that is repeated."""
+CALLS_KEPT_SECONDS: Final = 86_400.0
+"""Seconds after a client's last submit for which its calls are remembered."""
+CALLS_RELEASED: Final = 600.0
+"""Seconds for which they are remembered still once the client has said that it will repeat none."""
+
+
+ATTENDANCE_MAX: Final = 10_000_000.0
+"""Most seconds for which a store remembers that a dispatcher lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +394,11 @@ class Usage(NamedTuple):
         """How many attempts ended."""
         return self.succeeded + self.failed + self.timed_out + self.cancelled + self.lost + self.returned
 
+    @classmethod
+    def sum(cls, accounts: Iterable[Usage]) -> Usage:
+        """Return the sum of any number of accounts."""
+        return reduce(cls.plus, accounts, cls())
+
     def plus(self, other: Usage) -> Usage:
         """Return the sum of two accounts."""
         mine, its = self, other
@@ -513,6 +527,10 @@ class DeadLetter:
     header: Header | None
     payload: bytes
 
+    def expired(self, now: float) -> bool:
+        """Whether the job's deadline is over at ``now`` (Unix seconds), so that it would not run any more."""
+        return self.header is not None and self.header.deadline is not None and self.header.deadline <= now
+
 
 @dataclass(frozen=True, slots=True)
 class Listed:
@@ -551,3 +569,51 @@ class StoredStatus:
     blob: bytes
     leader: LeaderRecord
     workers: tuple[WorkerRecord, ...]
+
+
+class Mismatch(StrEnum):
+    """Kinds of disagreement between parts of what is known, which should never be found."""
+
+    ENTRY = "entry"
+    """A pool's stream has an entry, or a delivery without one, to which no lease belongs."""
+    LEASE = "lease"
+    """A lease whose entry in its pool's stream is gone, and the job's payload with it."""
+    PLACE = "place"
+    """A job that is kept where nobody would find it, or a note of a job that is not there."""
+    LANE = "lane"
+    """A lane holds jobs that the leader does not know of."""
+    COUNT = "count"
+    """What backlog limits count of a project is not what waits."""
+    HOLD = "hold"
+    """The leader's memory of who holds what is not the ledger."""
+
+
+class Repair(NamedTuple):
+    """A disagreement that was found and set right; ``what`` is for people."""
+
+    kind: Mismatch
+    what: str
+
+
+AUDIT_LIMIT: Final = 500
+"""Most items of one kind that one page of an audit looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """One page of a store's look at itself; ``cursor`` goes on where it ends, and is empty at the end.
+
+    ``repaired``: what was wrong within the store. The rest is for the leader to compare with what it knows:
+    ``tokens`` of leases on this page, the last of them if ``leases_done``; ``bare``: those whose entries are gone;
+    ``lanes`` that hold jobs; ``delayed``: what is put off, by project; ``waiting``: what backlog limits count, by
+    project. All that is put off comes before the first that is counted.
+    """
+
+    cursor: str = ""
+    repaired: tuple[Repair, ...] = ()
+    tokens: tuple[str, ...] = ()
+    leases_done: bool = False
+    bare: tuple[str, ...] = ()
+    lanes: tuple[Lane, ...] = ()
+    delayed: Mapping[TenantPath, Work] = field(default_factory=dict)
+    waiting: Mapping[TenantPath, Work] = field(default_factory=dict)

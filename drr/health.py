@@ -29,6 +29,8 @@ class Reason(StrEnum):
     """The last call of the store failed, and none has succeeded since."""
     STORE_SILENT = "store_silent"
     """The store has not answered for too long; a call may be hanging."""
+    STUCK = "stuck"
+    """The store has neither answered nor failed for minutes though every call of it is bounded: a defect of drr."""
     LEASE_LAPSED = "lease_lapsed"
     """No heartbeat got through for a whole lease: others may be running the jobs by now."""
     DRAINING = "draining"

@@ -16,6 +16,7 @@ from drr.cli.submit import PATIENCE
 from drr.cli.tables import show_table
 from drr.client import Client
 from drr.client.operations import check_cause
+from drr.clock import SystemClock
 from drr.errors import InvalidValue, MalformedMessage
 from drr.payload import unpack_arguments
 
@@ -64,10 +65,12 @@ def show(
     namespace: Namespace = "drr",
 ) -> None:
     """Show one dead letter with its arguments, as JSON."""
-    found = [letter for letter in run(lambda: _letters(url, namespace, None, None, None)) if letter.number == number]
-    if not found:
-        raise InvalidValue("NUMBER", number, "there is no such dead letter")
-    [letter] = found
+
+    async def read() -> DeadLetter:
+        async with Client(url, namespace=namespace, patience=PATIENCE) as client:
+            return await client.letter(number)
+
+    letter = run(read)
     shown_letter = plain(letter)
     try:
         args, kwargs = unpack_arguments(letter.payload)
@@ -151,11 +154,17 @@ async def _act(
 ) -> int:
     async with Client(url, namespace=namespace, patience=PATIENCE) as client:
         if not numbers:
-            numbers = [letter.number async for letter in client.dead(tenant, cause=cause)]
+            late, now = 0, SystemClock().wall()
+            async for letter in client.dead(tenant, cause=cause):
+                if not purge and letter.expired(now):
+                    late += 1
+                else:
+                    numbers.append(letter.number)
+            if late:
+                typer.echo(f"{late} left out: their deadline is over, so they would expire at once", err=True)
             what = "Delete" if purge else "Queue"
             if numbers and not yes:
                 typer.confirm(f"{what} {len(numbers)} dead jobs{'' if purge else ' again'}?", abort=True)
         if purge:
             return await client.purge_dead(numbers)
-        await client.requeue_dead(numbers)
-        return len(numbers)
+        return await client.requeue_dead(numbers)

@@ -5,6 +5,7 @@ Who lives is judged by counters that move while they are watched, as everywhere 
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Final, TypeVar
 import anyio
 import typer
 
-from drr.backend import Backend, LeaderRecord, StoredStatus, Survey, WorkerRecord, open_backend
+from drr.backend import Backend, StoredStatus, Survey, WorkerRecord, open_backend
 from drr.cli.exits import Exit
 from drr.cli.fields import DEFAULT_URL, AsJson, Namespace, StoreArgument
 from drr.cli.runtime import run, shown_url
@@ -44,7 +45,8 @@ class Fault(StrEnum):
     """With ``--strict``: its settings are warned of."""
     NO_LEADER = "no_leader"
     LEADER_SILENT = "leader_silent"
-    NOT_LEADING = "dispatcher_not_leading"
+    DISPATCHER_UNKNOWN = "dispatcher_unknown"
+    DISPATCHER_SILENT = "dispatcher_silent"
     WORKER_UNKNOWN = "worker_unknown"
     WORKER_SILENT = "worker_silent"
 
@@ -96,7 +98,7 @@ def health(
     url: StoreArgument = DEFAULT_URL,
     namespace: Namespace = "drr",
     dispatcher: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A dispatcher that has to be the leader.")
+        list[str] | None, typer.Option(metavar="NAME", help="A dispatcher that has to live, as leader or standby.")
     ] = None,
     worker: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A worker that has to live; may be given many times.")
@@ -112,9 +114,8 @@ def health(
 
     Ends with 0 if all is well, 3 if the store cannot be reached or used, 1 for anything else; every fault has a
     name. A leader lives if its counters move while they are watched. A worker lives while it is on record and
-    a leader lives, which takes the dead off the record after one lease; without a leader its own counter has to move.
-
-    A standby leaves no trace in the store: ask its own probe (`drr serve --probe`).
+    a leader lives, which takes the dead off the record after one lease; without a leader its own counter has to move,
+    as that of a dispatcher always has to.
     """
     asked = Asked(url, namespace, tuple(dispatcher or ()), tuple(worker or ()), strict, patience, timeout)
     findings = run(lambda: examine(asked, SystemClock()))
@@ -164,9 +165,11 @@ async def _examine(backend: Backend, asked: Asked, clock: Clock) -> Findings:
     leader, alive = await _leader(backend, stored, asked.patience, clock)
     status = _decoded(stored)
     checks = [store, _durability(survey, strict=asked.strict), leader]
-    checks += [_dispatcher(name, stored.leader, status, alive=alive) for name in asked.dispatchers]
-    for name in asked.workers:
-        checks.append(await _worker(backend, name, asked.patience, clock, alive=alive))
+    leading = "" if status is None or not alive else status.dispatcher
+    # At once, since each may have to be watched for as long as there is patience.
+    named = [_dispatcher(backend, name, leading, asked.patience, clock) for name in asked.dispatchers]
+    named += [_worker(backend, name, asked.patience, clock, alive=alive) for name in asked.workers]
+    checks += await asyncio.gather(*named)
     at = None if status is None else status.committed_at
     committed = None if at is None else max(0.0, clock.wall() - at)
     cautions = tuple(remark.caution.value for remark in survey.warnings)
@@ -220,13 +223,20 @@ async def _leader(backend: Backend, stored: StoredStatus, patience: float, clock
     return Check("leader", Fault.NONE, f"{found.token} leads, {found.passes:,} commits"), True
 
 
-def _dispatcher(name: str, leader: LeaderRecord, status: Status | None, *, alive: bool) -> Check:
+async def _dispatcher(backend: Backend, name: str, leading: str, patience: float, clock: Clock) -> Check:
+    """Return what is to be said of a dispatcher. ``leading``: the name of the one that leads, if any."""
     title = f"dispatcher {name}"
-    if alive and leader.token and status is not None and status.dispatcher == name:
-        return Check(title, Fault.NONE, "leads")
-    other = status.dispatcher if alive and status is not None else "nobody"
-    detail = f"does not lead ({other} does); a standby leaves no trace in the store, ask its own probe"
-    return Check(title, Fault.NOT_LEADING, detail)
+    first = await backend.attendance(name)
+    if first is None:
+        detail = "has not been seen in the last minute; is that its --name?"
+        return Check(title, Fault.DISPATCHER_UNKNOWN, detail)
+
+    async def counter() -> int:
+        return await backend.attendance(name) or 0
+
+    if await _moves(counter, first, patience, clock) in (first, 0):
+        return Check(title, Fault.DISPATCHER_SILENT, f"gave no sign of life in {patience:g} s")
+    return Check(title, Fault.NONE, "leads" if leading == name else "stands by")
 
 
 async def _worker(backend: Backend, name: str, patience: float, clock: Clock, *, alive: bool) -> Check:

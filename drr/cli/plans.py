@@ -6,7 +6,7 @@ import json
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import anyio
 import typer
@@ -18,6 +18,7 @@ from drr.backend import Backend, ChangeRecord, Request, RequestKind, open_backen
 from drr.cli.exits import Exit, complain
 from drr.cli.fields import DEFAULT_URL, Namespace, StoreArgument, StoreOption
 from drr.cli.jobs import shown
+from drr.cli.planjson import plain
 from drr.cli.runtime import run
 from drr.cli.tree import PIPE_WIDTH
 from drr.clock import SystemClock
@@ -51,7 +52,7 @@ def check(
     doubts = review(found, slots)
     if as_json:
         doubtful = [{"key": doubt.key, "doubt": doubt.text} for doubt in doubts]
-        typer.echo(json.dumps({"file": str(file), **_plain(found), "warnings": doubtful}))
+        typer.echo(json.dumps({"file": str(file), **plain(found), "warnings": doubtful}))
     else:
         _console().print(_tree(found))
     for doubt in doubts:
@@ -247,16 +248,3 @@ def _words(value: object, names: Sequence[str], before: str = "") -> str:
     said = [(name, getattr(value, name)) for name in names if getattr(value, name) is not None]
     shown_names = {"jobs": f"{before}jobs", "worker_seconds": f"{before}worker-seconds"}
     return ", ".join(f"{shown_names.get(name, name.replace('_', ' '))} {number:g}" for name, number in said)
-
-
-def _plain(found: Plans) -> dict[str, Any]:
-    return {
-        "default_plan": found.default_plan,
-        "pools": sorted(found.pools),
-        "limits": sorted(found.limits),
-        "plans": {name: describe(found.plan_terms(name)[0]) for name in found.names},
-        "organisations": {
-            name: {"plan": found.plan_of(name), "terms": describe(found.terms((name,)))}
-            for name in found.organisations
-        },
-    }

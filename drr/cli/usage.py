@@ -62,9 +62,7 @@ def usage(
             return await client.usage(org, since=begin, until=end)
 
     rows = add_up(run(read), by)
-    total = Usage()
-    for row in rows.values():
-        total = total.plus(row)
+    total = Usage.sum(rows.values())
     if as_json:
         found = {"organisation": org, "by": by.value, "rows": {name: plain(row) for name, row in rows.items()}}
         typer.echo(json.dumps({**found, "total": plain(total)}))

@@ -16,6 +16,8 @@ from drr.client.bulk import Bulk, Source
 from drr.client.handle import Handle
 from drr.client.lookout import Lookout
 from drr.client.operations import Operations
+from drr.client.outbox import Outbox
+from drr.client.replay import Replay
 from drr.client.submission import Arguments, JobOptions, SpecMaker, Submission, Tenant
 from drr.client.times import read_seconds
 from drr.client.window import CallWindow
@@ -23,7 +25,7 @@ from drr.clock import Clock, SystemClock
 from drr.errors import InvalidConfiguration, StoreUnavailable
 from drr.model import PAYLOAD_LIMIT, JobSpec, JobStatus, call_nonce, check_name, check_number, parse_job_id
 from drr.payload import Call
-from drr.timing import Backoff
+from drr.timing import Backoff, run_within
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -42,12 +44,14 @@ class Client(Operations):
 
     ``store``: a URL, or an opened `Backend`, which stays the caller's to close. ``namespace``: must be that of
     the workers. ``patience``: seconds for which a submit is repeated while the store is not reachable.
-    ``payload_limit``: bytes of a job's encoded arguments. ``clock`` and ``rng`` are for simulations.
+    ``payload_limit``: bytes of a job's encoded arguments. ``outbox``: a file on local disk from which submits are
+    repeated that the store has lost or never got; one outbox serves one client. ``clock`` and ``rng`` are for
+    simulations.
 
     A client is used by the tasks of one event loop, inside its ``async with`` block.
 
     Raises `InvalidName` or `InvalidConfiguration` for settings that make no sense; entering the block raises
-    `UnknownBackend` for a URL that no adapter serves.
+    `UnknownBackend` for a URL that no adapter serves, and `OutboxInUse`, `OutboxCorrupt` or `OutboxFailed`.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Client(Operations):
         namespace: str = "drr",
         patience: float = DEFAULT_PATIENCE,
         payload_limit: int = PAYLOAD_LIMIT,
+        outbox: Outbox | None = None,
         clock: Clock | None = None,
         rng: Random | None = None,
     ) -> None:
@@ -73,6 +78,8 @@ class Client(Operations):
         self._tasks: TaskGroup | None = None
         self._lookout: Lookout | None = None
         self._moved: anyio.Event | None = None
+        self._outbox = outbox
+        self._replay: Replay | None = None
 
     @property
     def name(self) -> str:
@@ -90,9 +97,20 @@ class Client(Operations):
         else:
             self._backend = store
         self._lookout = Lookout(self._backend, self._name, self._clock, self._rng)
+        if self._outbox is not None:
+            replay = Replay(self._outbox, self._backend, self._clock, self._rng, self._lookout.moved)
+            try:
+                await replay.start(self._namespace)
+            except BaseException:
+                await self._close_backend(self._backend)
+                self._backend = self._lookout = None
+                raise
+            self._replay = replay
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._lookout.listen)
         self._tasks.start_soon(self._lookout.look)
+        if self._replay is not None:
+            self._tasks.start_soon(self._replay.run)
         return self
 
     async def __aexit__(
@@ -109,9 +127,15 @@ class Client(Operations):
             await tasks.__aexit__(None, None, None)
         finally:
             lookout.close()
-            if isinstance(self._store, str):
-                with anyio.CancelScope(shield=True):
-                    await backend.close()
+            replay, self._replay = self._replay, None
+            if replay is not None:
+                await replay.stop()
+            await self._close_backend(backend)
+
+    async def _close_backend(self, backend: Backend) -> None:
+        if isinstance(self._store, str):
+            with anyio.CancelScope(shield=True):
+                await backend.close()
 
     def _opened(self) -> tuple[Backend, Lookout]:
         if self._backend is None or self._lookout is None:
@@ -145,8 +169,10 @@ class Client(Operations):
         Raises `InvalidName`, `InvalidValue`, `PayloadTooLarge`, `StoreFull`, `StoreNotPrepared`, `BacklogFull` or
         `RateLimited` if the tenant's quota is used up, `JobExists` for an id that is taken, `UnknownLimit`, and
         `StoreUnavailable` if the store does not answer within the client's patience: it is then unknown whether
-        the job was added. Until then the call is repeated in such a way that it is added once. `NotReplicated`
-        if the store's URL asks for replicas and too few have acknowledged: the job is stored all the same.
+        the job was added. Until then the call is repeated in such a way that it is added once. With an outbox
+        the last is `SubmitPending`, and the job will be added; and `OutboxFull` or `OutboxFailed` may come before
+        anything is sent. `NotReplicated` if the store's URL asks for replicas and too few have acknowledged: the
+        job is stored all the same.
         """
         submission = Submission(task, arguments, tenant=tenant, **options)
         spec = self._specs.make(submission, self._clock.wall())
@@ -190,6 +216,8 @@ class Client(Operations):
         Returns the ids, and the nonce of those that were added by this call.
         """
         backend, _ = self._opened()
+        if self._replay is not None:
+            return await self._replay.submit(specs, self._patience, self._patiently)
         while not self._window.has_room:
             self._moved = self._moved or anyio.Event()
             await self._moved.wait()
@@ -211,6 +239,8 @@ class Client(Operations):
             try:
                 return await operation()
             except StoreUnavailable:
+                if self._replay is not None:
+                    self._replay.doubt()
                 pause = backoff.next()
                 if self._clock.monotonic() + pause - began > self._patience:
                     raise
@@ -227,9 +257,14 @@ class Client(Operations):
         return Handle(job_id, self, own=False)
 
     async def look_up(self, job_id: str) -> JobStatus | None:
-        """Return where a job stands, or ``None`` if the store knows nothing of it."""
+        """Return where a job stands, or ``None`` if the store knows nothing of it.
+
+        Repeated for the client's patience while the store cannot be reached; then raises `StoreUnavailable`.
+        """
         backend, _ = self._opened()
-        [status] = await backend.look_up([job_id])
+        [status] = await self._patiently(lambda: backend.look_up([self._current(job_id)]))
+        if status is None and self._replay is not None and await self._replay.settle(self._current(job_id)):
+            [status] = await self._patiently(lambda: backend.look_up([self._current(job_id)]))
         return status
 
     async def wait_for(self, job_id: str, *, own: bool, timeout: float | None) -> JobStatus | None:
@@ -238,7 +273,34 @@ class Client(Operations):
         Handles use this. ``own``: it was submitted by this client. Raises `TimeoutError` after ``timeout`` seconds.
         """
         _, lookout = self._opened()
-        waiter = await lookout.wait(job_id, own, timeout)
-        if waiter.error is not None:
-            raise waiter.error
-        return waiter.status
+        began = self._clock.monotonic()
+        settled = False
+        while True:
+            left = None if timeout is None else max(0.0, began + timeout - self._clock.monotonic())
+            asked = self._current(job_id)
+            waiter = await lookout.wait(asked, own, left)
+            if waiter.error is not None:
+                raise waiter.error
+            if waiter.status is not None or self._replay is None:
+                return waiter.status
+            if self._current(job_id) == asked:
+                if settled or not await self._replay.settle(asked):
+                    return None
+                settled = True
+
+    def _current(self, job_id: str) -> str:
+        return job_id if self._replay is None else self._replay.current(job_id)
+
+    async def confirmed(self, timeout: float | None = None) -> None:
+        """Return once the outbox has nothing to confirm or repeat: whatever was submitted is kept by the store.
+
+        Takes a horizon after the last submit. Without an outbox there is nothing to wait for. Raises `TimeoutError`
+        after ``timeout`` seconds.
+        """
+        self._opened()
+        if self._replay is None:
+            return
+        if timeout is None:
+            await self._replay.confirmed()
+        elif not await run_within(self._clock, timeout, self._replay.confirmed):
+            raise TimeoutError(f"the outbox still holds submits that are not confirmed after {timeout:g} s")

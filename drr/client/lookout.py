@@ -6,6 +6,7 @@ One listens on the client's reply stream, the other looks jobs up. Both rest whi
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from random import Random
 from typing import Final
 
@@ -48,6 +49,10 @@ class Lookout:
             return waiter
         finally:
             self._waiters.drop(waiter)
+
+    def moved(self, job_ids: Iterable[str]) -> None:
+        """See `Waiters.moved`."""
+        self._waiters.moved(job_ids)
 
     def close(self) -> None:
         """Nobody looks any more: whoever still waits, in a task of its own, is told."""

@@ -29,7 +29,7 @@ from drr.client.handle import Handle
 from drr.client.submission import Tenant
 from drr.client.times import read_moment
 from drr.clock import Clock
-from drr.errors import InvalidValue, JobNotFound, MalformedMessage
+from drr.errors import DeadLetterNotFound, DeadlinePassed, InvalidValue, JobNotFound, MalformedMessage
 from drr.model import JobState, check_name, check_path, parse_job_id
 from drr.payload import Progress, unpack_progress
 
@@ -54,6 +54,9 @@ class Operations(ABC):
 
     @abstractmethod
     async def _patiently(self, operation: Callable[[], Awaitable[T]]) -> T: ...
+
+    @abstractmethod
+    def _current(self, job_id: str) -> str: ...
 
     @abstractmethod
     def handle(self, job_id: str) -> Handle[Any]:
@@ -110,7 +113,7 @@ class Operations(ABC):
         ids = list(job_ids)
         for job_id in ids:
             parse_job_id(job_id)
-        await self._request([Request(RequestKind.CANCEL, job_id) for job_id in ids])
+        await self._request([Request(RequestKind.CANCEL, self._current(job_id)) for job_id in ids])
 
     async def cancel_all(
         self,
@@ -170,9 +173,30 @@ class Operations(ABC):
                 return
             after = letters[-1].number
 
-    async def requeue_dead(self, numbers: Iterable[int]) -> None:
-        """Ask for the jobs of dead letters to be queued again, in front, as if they had never been tried."""
-        await self._request([Request(RequestKind.REVIVE, str(check_letter(number))) for number in numbers])
+    async def letter(self, number: int) -> DeadLetter:
+        """Return a dead letter by its number; raises `DeadLetterNotFound`."""
+        backend, _ = self._opened()
+        after = check_letter(number) - 1
+        letters = await self._patiently(lambda: backend.dead_letters("", 1, after))
+        if not letters or letters[0].number != number:
+            raise DeadLetterNotFound(number)
+        return letters[0]
+
+    async def requeue_dead(self, numbers: Iterable[int]) -> int:
+        """Ask for the jobs of dead letters to be queued again, in front, as if they had never been tried.
+
+        Returns how many that are. Raises `DeadLetterNotFound`, or `DeadlinePassed` for a job that would only expire;
+        then nothing was asked.
+        """
+        chosen = list(dict.fromkeys(check_letter(number) for number in numbers))
+        now = self._clock.wall()
+        for number in chosen:
+            letter = await self.letter(number)
+            if letter.expired(now):
+                assert letter.header is not None
+                raise DeadlinePassed(number, letter.header.deadline or 0.0, now)
+        await self._request([Request(RequestKind.REVIVE, str(number)) for number in chosen])
+        return len(chosen)
 
     async def purge_dead(self, numbers: Iterable[int]) -> int:
         """Delete dead letters for good; return how many there were."""
@@ -196,6 +220,7 @@ class Operations(ABC):
 
         ``since`` and ``until``: aware `datetime`, Unix seconds, or for ``since`` a `timedelta` before now; hours are
         whole, so the one that ``since`` falls into is in it. Attempts count in the hour in which they ended.
+        `Usage.sum` adds up what is returned.
         """
         backend, _ = self._opened()
         name = check_name("organisation", organisation)

@@ -129,6 +129,13 @@ class Waiters:
                 waiter.error = error
                 self._finish(waiter)
 
+    def moved(self, job_ids: Iterable[str]) -> None:
+        """These jobs have other ids now: whoever waits for them is told that the store does not know them."""
+        for job_id in job_ids:
+            waiter = self._waiters.get(job_id)
+            if waiter is not None:
+                self._finish(waiter)
+
     def give_up(self, error: BackendError) -> None:
         """No more looks: all waiting ends with ``error``."""
         for waiter in list(self._waiters.values()):

@@ -31,6 +31,7 @@ log = logging.getLogger("drr.dispatcher")
 TEACHING = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT})
 """What an estimate learns from: what the job cost by its own doing. Others were cut short at any moment."""
 CANCELLED = "cancelled while it ran"
+ENTRY_GONE = "its entry in the pool stream was gone, and the payload with it"
 
 
 class Closer:
@@ -44,6 +45,8 @@ class Closer:
         self._rules = rules
         self._tally = tally
         self._rng = rng
+        self._bare: set[str] = set()
+        """Tokens of live leases whose entries are gone."""
 
     def report(self, event: Event, batch: Batch, now: float, wall: float) -> None:
         """A worker says how an attempt ended."""
@@ -87,6 +90,11 @@ class Closer:
             if hold is not None:
                 log.warning("attempt %s was cancelled and its worker has not answered; it is ended", token)
                 self._cancel(hold, round(max(0.0, now - hold.since), 6), batch, wall)
+
+    def entry_gone(self, token: str) -> None:
+        """A live lease has lost its entry in the pool's stream; see `Engine.entry_gone`."""
+        self._bare.intersection_update(self._liveness.holds)
+        self._bare.add(token)
 
     def give_back(self, batch: Batch) -> None:
         """Put jobs that go back at the heads of their lanes, the oldest in front, or off until they are due."""
@@ -133,7 +141,7 @@ class Closer:
             pause = None
             if not lease.cancelled and not give_up_reason(lease, header.losses, Cause.HANDED_BACK, 0):
                 pause = retry_pause(policy, failures, event.retry_after, self._rng.random())
-            if pause is not None:
+            if pause is not None and lease.token not in self._bare:
                 self._tally.retried += 1
                 due_at = wall + pause if pause > 0.0 else None
                 self._put_back(Back(lease, header.losses, failures, held, due_at), batch, wall)
@@ -147,12 +155,14 @@ class Closer:
         self._settle(hold, outcome, held, batch)
         losses = lease.header.losses + (1 if cause.counts else 0)
         reason = give_up_reason(lease, losses, cause, self._rules.poison_after)
+        if lease.token in self._bare:
+            reason = reason or ENTRY_GONE
         if cause.counts:
             self._tally.lost += 1
         else:
             self._tally.returned += 1
         if reason:
-            self._tally.poisoned += 1
+            self._tally.poisoned += reason is not ENTRY_GONE
             log.error("job %s is given up: %s", lease.header.job_id, reason)
             batch.settlements.append(give_up(lease, held, wall, reason))
         else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 
+from drr.backend import Mismatch
+
 
 @dataclass(slots=True)
 class Counters:
@@ -17,7 +19,8 @@ class Counters:
     ``late``: jobs that waited longer than their tenant's plan aims at. ``poisoned``: jobs given up after too many
     losses. ``zombies``: reports of attempts whose lease was gone. ``malformed``: lane entries, events and requests
     that could not be decoded. ``refused``: lanes that do not fit the tree. ``takeovers``: elections won;
-    ``reloads``: those of them after an error of one's own.
+    ``reloads``: those of them after an error of one's own. ``mismatched_*``: disagreements that reconciliation found
+    and set right, by kind (`drr.backend.Mismatch`); they should stay at 0.
     """
 
     dispatched: int = 0
@@ -38,11 +41,27 @@ class Counters:
     commits: int = 0
     takeovers: int = 0
     reloads: int = 0
+    mismatched_entry: int = 0
+    mismatched_lease: int = 0
+    mismatched_place: int = 0
+    mismatched_lane: int = 0
+    mismatched_count: int = 0
+    mismatched_hold: int = 0
 
     @property
     def settled(self) -> int:
         """Attempts whose worker reported an outcome."""
         return self.succeeded + self.failed + self.timed_out
+
+    @property
+    def mismatched(self) -> int:
+        """Disagreements of all kinds that reconciliation found."""
+        return sum(getattr(self, f"mismatched_{kind.value}") for kind in Mismatch)
+
+    def count_mismatch(self, kind: Mismatch) -> None:
+        """Count a disagreement."""
+        name = f"mismatched_{kind.value}"
+        setattr(self, name, getattr(self, name) + 1)
 
     def take_over(self, tally: Counters) -> None:
         """Add what ``tally`` holds, and set it to zero."""

@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 
 from drr.backend import Backend, open_backend
 from drr.clock import Clock, SystemClock
+from drr.dispatcher.attendance import keep_attending
 from drr.dispatcher.counters import Counters
 from drr.dispatcher.describe import StatusWriter
 from drr.dispatcher.election import Election
@@ -98,7 +99,7 @@ class Dispatcher:
         nodes that they name, and are stored. Give all dispatchers of a namespace the same.
 
         ``plans``: a plans file, which is watched: a change acts on the backlog at once, a bad file changes nothing;
-        or `Plans` that were read. They are put into force whenever this dispatcher comes to lead.
+        or `Plans` that were read. They are put into force when this dispatcher first leads.
 
         ``record``: a file ending in ``.csv`` or ``.csv.gz`` into which the jobs that end are recorded while this
         dispatcher leads, to be replayed by ``drr simulate``; or a `Recorder`, with settings of its own.
@@ -193,7 +194,7 @@ class Dispatcher:
         """Return whether this dispatcher is live and ready, and why not. From any thread; asks nobody.
 
         Ready: it leads or stands by, and the store has answered within ``leader_lease`` seconds. Live: its loop has
-        not ended, and the event loop has turned within ``patience`` seconds (which only other threads can see).
+        not ended or stuck, and the event loop has turned within ``patience`` seconds (which other threads can see).
         """
         return self._vitals.health(patience)
 
@@ -265,6 +266,7 @@ class Dispatcher:
                 group.start_soon(news.run)
                 group.start_soon(self._tick)
                 group.start_soon(keep_surveying, self._backend, self._clock, self._vitals)
+                group.start_soon(keep_attending, self._backend, self._clock, self._options)
                 if self._watched is not None:
                     group.start_soon(self._watch_plans, self._watched)
                 group.start_soon(self._stand_and_lead, calls_backend, news)
@@ -283,8 +285,7 @@ class Dispatcher:
             self._wake.set()
 
     async def _stand_and_lead(self, calls_backend: Backend, news: News) -> None:
-        unique = self._rng.getrandbits
-        election = Election(self._options.leader_lease, lambda: f"{unique(128):032x}")
+        election = Election(self._options.leader_lease, lambda: f"{self._rng.getrandbits(128):032x}")
         try:
             await self._lead_again_and_again(election, calls_backend, news)
         finally:

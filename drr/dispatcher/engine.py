@@ -38,6 +38,7 @@ from drr.backend import (
     EstimateKey,
     Facts,
     Located,
+    Malformed,
     MalformedEvent,
     NodeKey,
     Peek,
@@ -62,7 +63,7 @@ from drr.dispatcher.pools import earlier_faults
 from drr.dispatcher.requests import Inquiry, Requests
 from drr.dispatcher.windows import LaneWindow
 from drr.errors import InvalidConfiguration
-from drr.model import Header, JobState, Lease, NodePolicy, NodeState, PoolPolicy, Settings, TenantPath
+from drr.model import Header, JobState, Lane, Lease, NodePolicy, NodeState, PoolPolicy, Settings, TenantPath
 
 log = logging.getLogger("drr.dispatcher")
 
@@ -243,6 +244,19 @@ class Engine:
         """Return the live slots of a pool."""
         found = self.backlog.pools.get(pool)
         return found.scheduler.slots if found is not None else 0
+
+    # --- what reconciliation finds --------------------------------------------------------------------
+
+    def entry_gone(self, token: str) -> None:
+        """The entry of a live lease is gone from its pool's stream, and with it what a worker needs to run the job.
+
+        Unless a worker has it and finishes it, the job is given up: there is nothing to put back.
+        """
+        self._closer.entry_gone(token)
+
+    def lane_found(self, lane: Lane, now: float) -> None:
+        """A lane holds jobs that nobody has announced."""
+        self.backlog.announced(lane, Malformed(lane, b"", "found by reconciliation"), now)
 
     # --- passes ---------------------------------------------------------------------------------------
 

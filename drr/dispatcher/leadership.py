@@ -17,6 +17,7 @@ import anyio.lowlevel
 
 from drr.backend import Backend
 from drr.clock import Clock
+from drr.dispatcher.auditing import Auditor
 from drr.dispatcher.batch import Plan, Rules
 from drr.dispatcher.counters import Counters
 from drr.dispatcher.describe import StatusWriter
@@ -87,10 +88,12 @@ class Leadership:
         now = clock.monotonic()
         self._renewed_at = now
         self._looked_at = now
+        self._auditor = Auditor(clock)
 
     async def run(self, on_leading: Callable[[], None], on_progress: Callable[[], None]) -> None:
         """Load, then make passes for ever; tell when loaded, and of each commit."""
         engine = await self._load()
+        self._changes.loaded(engine.settings, self._clock.monotonic())
         self._news.start(engine.position)
         self._status.start()
         if self._recorder is not None:
@@ -131,6 +134,7 @@ class Leadership:
     async def _pass(self, engine: Engine, on_progress: Callable[[], None]) -> None:
         for facts in self._news.take():
             engine.feed(facts)
+            self._auditor.heard(facts)
         now = self._clock.monotonic()
         if engine.workers_due or now - self._looked_at >= _look_every(engine):
             records = await self._backend.workers()
@@ -138,6 +142,7 @@ class Leadership:
             self._looked_at = self._clock.monotonic()
             engine.look(records, now, self._looked_at)
         describing = await self._status.go_on(engine, self._backend)
+        await self._auditor.go_on(engine, self._backend)
         self._changes.apply(engine)
         wall = self._clock.wall()
         await self._inquire(engine, wall)
@@ -187,7 +192,8 @@ class Leadership:
         self._counters.commits += 1
         self._vitals.committed()
         self._renewed_at = self._clock.monotonic()
-        self._changes.stored(plan.commit)
+        self._changes.stored(plan.commit, self._renewed_at)
+        self._auditor.committed(plan.commit)
         engine.confirm(replies)
         if self._recorder is not None and plan.commit.settlements:
             ended = plan.commit.settlements

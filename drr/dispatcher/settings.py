@@ -7,19 +7,22 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from drr.backend import ChangeRecord, Commit
 from drr.clock import Clock
 from drr.dispatcher.engine import Engine
 from drr.errors import DrrError, InvalidPolicy, NotLeading
-from drr.model import NodePolicy, PoolPolicy, TenantPath, check_name, check_path
+from drr.model import NodePolicy, PoolPolicy, Settings, TenantPath, check_name, check_path
 from drr.plans import Plans, differences
 from drr.timing import Signal
 
 log = logging.getLogger("drr.dispatcher")
 
 Binding: TypeAlias = Callable[[Engine], None]
+
+FRESH: Final = 60.0
+"""Seconds for which a stored change is remembered: a store that restarts may have lost the last of what it stored."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,13 +87,26 @@ def note(what: str, refused: str, by: str, clock: Clock) -> Binding:
     return lambda engine: engine.entitle(engine.entitlement, [ChangeRecord(clock.wall(), "", by, what, refused)])
 
 
+class Bound(NamedTuple):
+    """A change that an engine has taken over, the settings before it, and when it was stored (monotonic)."""
+
+    change: Change
+    before: Settings
+    at: float = 0.0
+
+
 class Changes:
-    """The changes that were asked for and are not stored yet, in order."""
+    """The changes that were asked for and are not stored yet, in order; and those that have just been stored.
+
+    If a leader loads settings as they were before a change that it has stored within the last minute, then the store
+    has gone back, and the change is made again. Otherwise caps and weights would be gone for good, unheard.
+    """
 
     def __init__(self, wake: Signal, first: Iterable[Change]) -> None:
         self._wake = wake
         self._waiting: deque[Change] = deque(first)
-        self._bound: deque[Change] = deque()
+        self._bound: deque[Bound] = deque()
+        self._fresh: list[Bound] = []
 
     async def make(self, change: Change) -> None:
         """Return once the change is stored; raises what is wrong, and `NotLeading` if the leadership is lost."""
@@ -104,6 +120,7 @@ class Changes:
         """Bind what was asked for since the last pass."""
         while self._waiting:
             change = self._waiting.popleft()
+            before = engine.settings
             try:
                 change.bind(engine)
             except DrrError as error:
@@ -112,7 +129,7 @@ class Changes:
                 change.over.set()
                 continue
             if engine.settings_changed:
-                self._bound.append(change)
+                self._bound.append(Bound(change, before))
             else:
                 change.over.set()  # it was so already
 
@@ -123,15 +140,32 @@ class Changes:
         self._waiting.append(change)
         self._wake.set()
 
-    def stored(self, commit: Commit) -> None:
+    def stored(self, commit: Commit, now: float) -> None:
         """Note that a commit succeeded."""
         if commit.settings is not None:
+            self._forget_old(now)
             while self._bound:
-                self._bound.popleft().over.set()
+                bound = self._bound.popleft()
+                bound.change.over.set()
+                self._fresh.append(bound._replace(at=now))
+
+    def loaded(self, settings: Settings, now: float) -> None:
+        """A new engine begins with these settings: make again what the store has forgotten."""
+        self._forget_old(now)
+        for place in reversed(range(len(self._fresh))):
+            if self._fresh[place].before == settings:
+                again = [bound.change for bound in self._fresh[place:]]
+                log.warning("the store has lost %d changes of settings; they are made again", len(again))
+                self._waiting.extendleft(reversed(again))
+                del self._fresh[place:]
+                return
+
+    def _forget_old(self, now: float) -> None:
+        self._fresh = [bound for bound in self._fresh if now - bound.at <= FRESH]
 
     def retry(self) -> None:
         """The engine was dropped: bind in the next one what this one may not have stored."""
-        self._waiting.extendleft(reversed(self._bound))
+        self._waiting.extendleft(bound.change for bound in reversed(self._bound))
         self._bound.clear()
 
     def refuse(self, error: NotLeading) -> None:

@@ -15,6 +15,12 @@ from drr.health import DispatcherHealth, Reason
 
 SHORTEST_SILENCE: Final = 1.0
 """Seconds without an answer of the store that are never held against anybody, however short the leader lease."""
+STUCK_AFTER: Final = 120.0
+"""Seconds, beyond one leader lease, without an answer or an error of the store after which the loop counts as dead.
+
+Every call of the store ends in time, one way or the other, so a loop that sees neither waits for what never comes.
+Long, since to load a large state is many calls, of which only the end is noted.
+"""
 DETAIL_LIMIT: Final = 300
 
 
@@ -45,6 +51,7 @@ class Vitals:
         self._clock = clock
         self._name = name
         self._silence = max(leader_lease, SHORTEST_SILENCE)
+        self._stuck_after = leader_lease + STUCK_AFTER
         self.tick = tick
         self._state = State.NEW
         self._error = ""
@@ -53,6 +60,8 @@ class Vitals:
         self._leader = ""
         self._turned_at: float | None = None
         self._answered_at: float | None = None
+        self._heard_at: float | None = None
+        """When the store answered or failed last."""
         self._committed_at: float | None = None
 
     @property
@@ -89,11 +98,12 @@ class Vitals:
 
     def answered(self) -> None:
         """The store answered a call."""
-        self._answered_at = self._clock.monotonic()
+        self._answered_at = self._heard_at = self._clock.monotonic()
 
     def committed(self) -> None:
         """The store took a commit."""
-        self._answered_at = self._committed_at = self._clock.monotonic()
+        self.answered()
+        self._committed_at = self._answered_at
 
     def stands_by(self, leader: str) -> None:
         """The store answered that ``leader`` leads, which is somebody else or nobody."""
@@ -116,6 +126,7 @@ class Vitals:
         """A call of the store failed."""
         self._error = f"{type(error).__name__}: {error}"[:DETAIL_LIMIT]
         self._state = State.RECOVERING
+        self._heard_at = self._clock.monotonic()
 
     def stopped(self) -> None:
         """The loop has ended, whatever ended it."""
@@ -132,13 +143,17 @@ class Vitals:
         reason = _REASONS.get(state, Reason.NONE)
         if reason is Reason.NONE and (answered is None or answered > self._silence):
             reason = Reason.STORE_SILENT
+        heard = _since(self._heard_at, now)
+        stuck = state is not State.STOPPED and heard is not None and heard > self._stuck_after
+        if stuck:
+            reason = Reason.STUCK
         if blocked > self._silence:
             reason = Reason.LOOP_BLOCKED
         return DispatcherHealth(
             role="dispatcher",
             name=self._name,
             state=state.value,
-            live=state is not State.STOPPED and blocked <= patience,
+            live=not (state is State.STOPPED or stuck) and blocked <= patience,
             ready=reason is Reason.NONE,
             reason=reason,
             detail=self._error if reason is Reason.STORE_LOST else "",

@@ -24,7 +24,9 @@ import heapq
 import itertools
 import logging
 import math
+import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, Final
 
 import anyio
@@ -43,6 +45,10 @@ from drr.worker.tasks import AnyTask, Tasks
 log = logging.getLogger("drr.worker")
 
 ERROR_LENGTH_LIMIT: Final = 1000
+
+
+_current: ContextVar[Holding] = ContextVar("drr attempt")
+"""The attempt whose handler a task belongs to. Each handler runs in a task of its own, so nobody resets it."""
 
 
 class Handlers:
@@ -131,6 +137,7 @@ class Handlers:
         me = asyncio.current_task()
         assert me is not None, "handlers run in tasks"
         self._on_loop[me] = holding
+        _current.set(holding)
         try:
             with anyio.CancelScope() as holding.scope:
                 if holding.expired:
@@ -143,6 +150,8 @@ class Handlers:
     def describe(self, task: asyncio.Task[object]) -> str:
         """Say in words what a task of the worker's loop is: which job, if a handler runs in it. From any thread."""
         holding = self._on_loop.get(task)
+        if holding is None and sys.version_info >= (3, 12):
+            holding = task.get_context().get(_current)  # a task that the handler itself has started
         if holding is None:
             return f"the asyncio task {task.get_name()!r}"
         header = holding.attempt.header

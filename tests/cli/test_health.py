@@ -101,7 +101,7 @@ async def test_the_age_of_the_last_commit_is_told(deployment: Deployment) -> Non
 
 async def test_nobody_leads(deployment: Deployment) -> None:
     found = await deployment.examine(dispatchers=("chief",))
-    assert faults(found) == {"leader": "no_leader", "dispatcher chief": "dispatcher_not_leading"}
+    assert faults(found) == {"leader": "no_leader", "dispatcher chief": "dispatcher_unknown"}
     assert found.exit is Exit.FAILED
 
 
@@ -124,12 +124,17 @@ async def test_a_leader_that_resigns_meanwhile_does_not_lead(deployment: Deploym
         assert faults(await deployment.examine()) == {"leader": "no_leader"}
 
 
-async def test_a_standby_is_not_the_leader(deployment: Deployment) -> None:
-    async with led(deployment), deployment.dispatcher("second"):
-        await deployment.clock.advance(2.0)
-        found = await deployment.examine(dispatchers=("second",))
-    assert faults(found) == {"dispatcher second": "dispatcher_not_leading"}
-    assert "chief does" in found.checks[-1].detail
+async def test_a_standby_lives_as_well_until_it_stops(deployment: Deployment) -> None:
+    async with led(deployment):
+        async with deployment.dispatcher("second"):
+            found = await deployment.examine(dispatchers=("second", "chief"))
+            assert faults(found) == {}
+            assert [check.detail for check in found.checks[-2:]] == ["stands by", "leads"]
+        assert faults(await deployment.examine(dispatchers=("second",))) == {"dispatcher second": "dispatcher_silent"}
+        await deployment.clock.advance(90.0)
+        assert faults(await deployment.examine(dispatchers=("second",))) == {
+            "dispatcher second": "dispatcher_unknown"
+        }
 
 
 async def test_a_worker_that_is_not_on_record(deployment: Deployment) -> None:

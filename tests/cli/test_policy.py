@@ -17,6 +17,7 @@ from drr.cli.moments import read_deadline, read_since, read_time
 from drr.dispatcher import Dispatcher
 from drr.embedded import EmbeddedServer
 from drr.errors import InvalidValue
+from drr.plans import read_plans
 from drr.worker import Tasks, Worker
 from tests.cli.command import drr
 
@@ -57,6 +58,18 @@ def test_what_can_hardly_be_meant_is_doubted(text: str, words: str, tmp_path: Pa
     assert drr("plans", "check", str(file), "--slots", "10", "--strict").exit_code == Exit.FAILED
     found = json.loads(drr("plans", "check", str(file), "--slots", "10", "--json").stdout)
     assert any(words in warning["doubt"] for warning in found["warnings"])
+
+
+def test_the_resolved_terms_are_data_under_the_keys_of_the_file() -> None:
+    found = json.loads(drr("plans", "check", str(EXAMPLE), "--json").stdout)
+    free, globex, hooli = found["plans"]["free"], found["organisations"]["globex"], found["organisations"]["hooli"]
+    assert (found["default_plan"], free["weight"], free["hard_cap"], free["backlog"]) == ("free", 1, "25%", 20_000)
+    assert free["retry"]["attempts"] == 3
+    assert (globex["plan"], globex["weight"], globex["wait_target"]) == ("pro", 5, 60)
+    assert (hooli["plan"], hooli["hard_cap"]) == ("free", None), "an organisation's own word comes before its plan's"
+    assert set(found["pools"]) == {"default", "renders"}
+    assert found["limits"]["postgres-main"]["concurrency"] > 0
+    assert set(globex["projects"]) == set(read_plans(EXAMPLE.read_text()).projects("globex"))
 
 
 def test_terms_of_single_pools_and_of_each_project_are_printed(tmp_path: Path) -> None:
@@ -192,6 +205,9 @@ def test_jobs_fail_are_buried_come_back_and_are_accounted_for() -> None:
         pass  # it fails again
     assert drr("dead", "purge", "--all", "--yes").stdout.strip() == "1"
     assert lines("dead", "list") == []
+    for gone in (drr("dead", "show", number), drr("dead", "requeue", number)):
+        assert gone.exit_code == Exit.FAILED
+        assert f"there is no dead letter {number}" in gone.stderr
     [heading, row, total_row] = drr("usage", "--org", "acme").stdout.splitlines()
     assert (row.split()[0], total_row.split()[0], len(row.split())) == ("acme/web", "total", 11)
     assert "…" not in heading + row + total_row

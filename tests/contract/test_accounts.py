@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from drr.backend import (
     PROGRESS_LIMIT,
     Backend,
     ChangeRecord,
+    DropDelayed,
     EstimateKey,
     Event,
     EventKind,
@@ -161,6 +163,83 @@ async def test_every_way_to_end_is_in_the_history_latest_first(backend: Backend,
     assert [item.job_id for item in await listed(backend, WEB, JobState.CANCELLED)] == [second.job_id]
     assert await listed(backend, ("acme", "other"), JobState.CANCELLED) == []
     assert [item.job_id for item in await listed(backend, WEB, JobState.QUEUED)] == [first.job_id]
+
+
+async def pages(backend: Backend, state: JobState, between: Callable[[int], Awaitable[object]]) -> list[str]:
+    """Turn the pages of a listing, two jobs each, and let something happen after each of them."""
+    found: list[str] = []
+    cursor, number = "", 0
+    while True:
+        page = await backend.list_jobs(("acme",), state, 2, cursor)
+        found += [item.job_id for item in page.jobs]
+        cursor, number = page.cursor, number + 1
+        if not cursor:
+            return found
+        assert number < 50
+        await between(number)
+
+
+async def leave_alone(number: int) -> None:
+    pass
+
+
+async def test_a_queue_that_moves_while_its_pages_are_turned_hides_no_job(backend: Backend, leader: Leader) -> None:
+    ids = await submit(backend, *[job() for _ in range(12)])
+
+    async def start_three(number: int) -> None:
+        if number < 3:
+            await leader.dispatch(*(await heads(backend))[:3])
+
+    # Two are listed, then three have started, of which the third was not listed, and so on.
+    assert await pages(backend, JobState.QUEUED, start_three) == [*ids[:2], *ids[3:5], *ids[6:]]
+
+
+async def test_jobs_that_come_back_while_pages_are_turned_hide_none_that_waits(
+    backend: Backend, leader: Leader
+) -> None:
+    ids = await submit(backend, *[job() for _ in range(10)])
+    leases = await leader.dispatch(*(await heads(backend))[:4])
+
+    async def two_come_back(number: int) -> None:
+        if number < 3:
+            await leader.commit(requeues=[Requeue(leases.pop(), 1, 0), Requeue(leases.pop(), 1, 0)])
+
+    found = await pages(backend, JobState.QUEUED, two_come_back)
+    assert [job_id for job_id in found if job_id in ids[4:]] == ids[4:]
+    assert await pages(backend, JobState.QUEUED, leave_alone) == ids
+    started: list[str] = []
+
+    async def start_one(number: int) -> None:
+        if number < 4:
+            [lease] = await leader.dispatch(*(await heads(backend))[:1])
+            started.append(lease.header.job_id)
+
+    assert await pages(backend, JobState.QUEUED, start_one) == ids, "those that came back, too"
+    assert started == ids[:3]
+
+
+async def test_delayed_jobs_are_listed_though_earlier_ones_go(backend: Backend, leader: Leader) -> None:
+    due = time.time() + 1e6
+    ids = await submit(backend, *[job(due_at=due + number // 3) for number in range(9)])
+
+    async def drop_two(number: int) -> None:
+        first = (await backend.due(due + 100, 2)).jobs if number < 3 else ()
+        ends = [DropDelayed(header, completion(JobState.CANCELLED)) for header in first]
+        await leader.commit(drops_delayed=ends)
+
+    assert await pages(backend, JobState.DELAYED, drop_two) == ids
+
+
+async def test_a_history_that_grows_repeats_nothing(backend: Backend, leader: Leader) -> None:
+    leases = await leader.start(*[job() for _ in range(10)])
+    await leader.settle(*leases[:6])
+
+    async def end_another(number: int) -> None:
+        if number < 4:
+            await leader.settle(leases[5 + number])
+
+    expected = [lease.header.job_id for lease in reversed(leases[:6])]
+    assert await pages(backend, JobState.SUCCEEDED, end_another) == expected
 
 
 async def test_bad_cursors_and_limits_are_refused(backend: Backend) -> None:

@@ -143,6 +143,31 @@ async def test_the_last_64_calls_of_a_client_are_recognised(backend: Backend) ->
     assert await backend.lane_lengths([LANE]) == [66]
 
 
+async def test_the_calls_that_are_remembered_can_be_asked_for(backend: Backend) -> None:
+    assert await backend.calls("client") == []
+    for call in (1, 3):
+        await backend.submit("client", call, [job()])
+    assert sorted(await backend.calls("client")) == [1, 3]
+    assert await backend.calls("another") == []
+    for call in range(4, 68):
+        await backend.submit("client", call, [job()])
+    assert sorted(await backend.calls("client")) == list(range(4, 68))
+    for question in (backend.calls, backend.release_calls):
+        with pytest.raises(InvalidValue):
+            await question("{client}")
+
+
+async def test_released_calls_are_remembered_for_a_while(backend: Backend) -> None:
+    """And a client that goes on has its calls remembered as before."""
+    (job_id,) = await backend.submit("client", 1, [job()])
+    await backend.release_calls("client")
+    await backend.release_calls("another")
+    assert await backend.calls("client") == [1]
+    assert await backend.submit("client", 1, [job()]) == [job_id]
+    await backend.submit("client", 2, [job()])
+    assert sorted(await backend.calls("client")) == [1, 2]
+
+
 async def test_payloads_of_all_bytes_and_none_arrive_as_they_are(backend: Backend, leader: Leader) -> None:
     payloads = [b"", bytes(range(256)), b"\x00" * 5, b"x" * 256 * 1024]
     await leader.start(*[job(payload=payload) for payload in payloads])

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 import anyio
 import pytest
 
-from drr.backend import Attempt, Backend, Commit, Peek, Position, Request, RequestKind
+from drr.backend import Attempt, Backend, Commit, Peek, Position, Request, RequestKind, Work
 from drr.errors import StoreUnavailable
 from drr.model import JobState
 from tests.contract.harness import LANE, LONG, PATIENCE, SHORT, Harness, Leader, heads, job, submit, succeeded, worker
@@ -16,9 +16,13 @@ pytestmark = pytest.mark.anyio
 
 METHODS: dict[str, Callable[[Backend], Awaitable[object]]] = {
     "submit": lambda backend: backend.submit("c", 1, [job()]),
+    "calls": lambda backend: backend.calls("c"),
+    "release_calls": lambda backend: backend.release_calls("c"),
     "look_up": lambda backend: backend.look_up(["default:a:b:5:1~n"]),
     "replies": lambda backend: backend.replies("c", "", SHORT),
     "lane_lengths": lambda backend: backend.lane_lengths([LANE]),
+    "attend": lambda backend: backend.attend("d1", 60.0),
+    "attendance": lambda backend: backend.attendance("d1"),
     "survey": lambda backend: backend.survey(),
     "read_status": lambda backend: backend.read_status(),
     "find": lambda backend: backend.find(("a", "b"), "x"),
@@ -54,6 +58,8 @@ METHODS: dict[str, Callable[[Backend], Awaitable[object]]] = {
     "peek": lambda backend: backend.peek([Peek(LANE, 0, 1)]),
     "commit": lambda backend: backend.commit(Commit("1:leader", 1, Position())),
     "workers": lambda backend: backend.workers(),
+    "audit": lambda backend: backend.audit("1:leader", ["default"]),
+    "correct_waiting": lambda backend: backend.correct_waiting("1:leader", ("a", "b"), Work(), Work(1, 1.0)),
     "write_status": lambda backend: backend.write_status("1:leader", b""),
 }
 

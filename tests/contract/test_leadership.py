@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import anyio
+import anyio.lowlevel
 import pytest
 
-from drr.backend import Backend, LeaderRecord, Position
-from drr.errors import NotLeader
+from drr.backend import ATTENDANCE_MAX, Backend, LeaderRecord, Position
+from drr.errors import InvalidName, InvalidValue, NotLeader
 from drr.model import Settings
 from tests.contract.harness import (
     LANE,
     LONG,
     OTHER,
+    PATIENCE,
     SHORT,
     Harness,
     Leader,
@@ -191,3 +194,34 @@ async def test_preparing_twice_is_preparing_once(backend: Backend, leader: Leade
     assert (await backend.leader()).passes == 1
     assert await backend.lane_lengths([LANE]) == [1]
     assert (await backend.load(leader.token)).position != Position("x", "x")
+
+
+# --- who is there
+
+
+async def test_signs_of_life_are_counted_by_dispatcher(backend: Backend) -> None:
+    assert await backend.attendance("d1") is None
+    for _ in range(3):
+        await backend.attend("d1", 60.0)
+    await backend.attend("d2", 60.0)
+    assert [await backend.attendance(name) for name in ("d1", "d2", "d3")] == [3, 1, None]
+
+
+async def test_a_dispatcher_that_is_not_heard_of_again_is_forgotten(backend: Backend) -> None:
+    await backend.attend("d1", 0.001)
+    await backend.attend("d2", 60.0)
+    with anyio.fail_after(PATIENCE):
+        while await backend.attendance("d1") is not None:
+            await anyio.lowlevel.checkpoint()
+    assert await backend.attendance("d2") == 1
+    await backend.attend("d1", 60.0)
+    assert await backend.attendance("d1") == 1, "it begins anew"
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf"), ATTENDANCE_MAX * 1.01])
+async def test_attendance_without_a_sensible_end_is_refused(backend: Backend, seconds: float) -> None:
+    with pytest.raises(InvalidValue, match="seconds of attendance"):
+        await backend.attend("d1", seconds)
+    with pytest.raises(InvalidName):
+        await backend.attend("d:1", 1.0)
+    assert await backend.attendance("d1") is None

@@ -168,6 +168,13 @@ class Agreement(RuleBasedStateMachine):
         client, call = Random(seed).choice(sorted(self.submitted))
         jobs = self.submitted[client, call]
         self.both(lambda side: side.backend.submit(client, call, jobs))
+        if seed % 3 == 0:
+            self.both(lambda side: side.backend.release_calls(client))
+
+        async def remembered(side: Side) -> list[int]:
+            return sorted(await side.backend.calls(client))
+
+        self.both(remembered)
         self.tally("repeated")
 
     @rule(lane=lanes, number=st.integers(0, 30))
@@ -406,10 +413,31 @@ class Agreement(RuleBasedStateMachine):
         self.both(lambda side: side.backend.receive(Position(), 0))
         if self.books.token:
             self.both(lambda side: side.backend.load(self.books.token))
+            self.both(lambda side: _audited(side, self.books.token))
         for name in WORKERS:
             for incarnation in INCARNATIONS:
                 for pool in POOLS:
                     self.both(lambda side: side.backend.pending_attempts(name, incarnation, pool))  # noqa: B023
+
+
+async def _audited(side: Side, token: str) -> Any:
+    """What an audit says in all, which must find nothing wrong with a store that only drr has written to."""
+    tokens: list[str] = []
+    lanes: list[Lane] = []
+    delayed: Counter[Any] = Counter()
+    waiting: dict[Any, Any] = {}
+    cursor = ""
+    while True:
+        page = await side.backend.audit(token, POOLS, cursor, 3)
+        assert not page.repaired
+        assert not page.bare
+        tokens += page.tokens
+        lanes += page.lanes
+        delayed.update({path: work.jobs for path, work in page.delayed.items()})
+        waiting |= page.waiting
+        cursor = page.cursor
+        if not cursor:
+            return sorted(set(tokens)), sorted(set(lanes)), delayed, waiting
 
 
 async def _stopping(side: Side) -> list[str]:

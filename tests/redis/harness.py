@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drr.backend import Backend, Dispatch, Peek, Requeue, Settlement
+from drr.backend import Backend, Dispatch, Peek, Requeue, Settlement, Work
 from drr.clock import SystemClock
 from drr.model import Lane, NodePolicy, NodeState, PoolPolicy, Settings, Share
 from drr_backends.redis import RedisBackend, open_redis
@@ -136,6 +136,12 @@ async def every_operation(backend: Backend) -> None:
     lease = leader.lease(head)
     await leader.commit(dispatches=[Dispatch(head, lease)])
     await backend.renew(leader.token)
+    cursor = "entries"
+    while cursor:
+        page = await backend.audit(leader.token, ["default"], cursor)
+        assert not page.repaired
+        cursor = page.cursor
+    assert not await backend.correct_waiting(leader.token, LANE.path, Work(99, 1.0), Work(1, 1.0))
     await backend.write_status(leader.token, b"status")
     assert (await backend.read_status()).blob == b"status"
     await backend.join(worker("w2"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import msgpack
 import pytest
@@ -17,8 +18,10 @@ from drr.backend import (
     MalformedEvent,
     Peek,
     Position,
+    Postpone,
     Requeue,
     Settlement,
+    Work,
 )
 from drr.errors import MalformedMessage, StoreCorrupt
 from drr.model import Header, JobState, Lane, NodeState
@@ -266,6 +269,25 @@ async def test_a_job_whose_pool_entry_is_gone_ends_as_dead_when_it_should_go_bac
     assert status is not None
     assert status.state is JobState.DEAD
     assert (await store.handle.replies("me", "", 0))[1] == [lease.header.job_id]
+
+
+@pytest.mark.parametrize("back", ["requeued", "put off"])
+async def test_a_job_that_cannot_go_back_is_not_counted_as_waiting(
+    store: RedisHarness, leader: Leader, back: str
+) -> None:
+    await submit(store.handle, job(estimate=2.5), job(estimate=2.5))
+    first, second = await heads(store.handle)
+    (lease,) = await leader.dispatch(first)
+    await leader.commit(waiting={LANE.path: Work(-1, -2.5)})
+    await store.raw("DEL", store.keys.pool("default"))
+    changes: dict[str, Any] = (
+        {"requeues": [Requeue(lease, 1, 0)]}
+        if back == "requeued"
+        else {"postpones": [Postpone(lease, 1e10, 1, 0, 1)]}
+    )
+    await leader.commit(waiting={LANE.path: Work(1, 2.5)}, **changes)
+    assert await heads(store.handle) == [second]
+    assert await store.handle.waiting([LANE.path, LANE.path[:1]]) == [Work(1, 2.5)] * 2
 
 
 async def test_a_grave_whose_pool_entry_is_gone_holds_what_the_lease_knows(

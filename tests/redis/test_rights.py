@@ -22,6 +22,7 @@ from drr.payload import pack_arguments
 from drr.worker import Worker
 from drr_backends.redis.library import function, library
 from tests.contract.harness import LANE, OTHER, PATIENCE, Leader, completion, heads, job, submit, succeeded, worker
+from tests.contract.test_audit import sweep
 from tests.redis.harness import RedisHarness, every_operation
 from tests.redis.page_worker import PageWorker
 
@@ -159,6 +160,8 @@ async def everything_a_client_does(client: Backend) -> None:
     assert (await client.read_status()).leader.token
     assert len(await client.dead_letters()) == 1
     assert await client.purge_dead([1]) == 1
+    await client.release_calls("client")
+    assert await client.calls("client")
 
 
 async def bury_one(store: RedisHarness, leader: Leader) -> None:
@@ -174,6 +177,23 @@ async def test_a_client_can_do_everything_of_its_port(users: Users) -> None:
     await leader.commit(settings=Settings(quotas={OTHER.path: Quota(jobs=5, rate=1e6)}))
     await bury_one(users.admin, leader)
     await everything_a_client_does(users.store("client").handle)
+    assert await users.denied() == []
+
+
+async def test_a_dispatcher_can_set_right_what_contradicts_itself(users: Users) -> None:
+    leader = await Leader(users.store("dispatcher").handle).take_over()
+    await leader.backend.prepare()
+    await submit(users.admin.handle, job(), job(), job(due_at=time.time() + 1e6), job(OTHER))
+    (lease, _) = await leader.dispatch(*await heads(users.admin.handle))
+    await users.admin.raw("ZREM", P + "due", (3).to_bytes(8, "big"))
+    await users.admin.raw("SREM", P + "active", str(OTHER))
+    await users.admin.raw("HINCRBY", P + "depth", "acme/web", 5)
+    await users.admin.raw("XADD", P + "pool:default", "*", "token", "stray", "attempt", 1, "frame", "x")
+    await users.admin.raw("HDEL", P + "leases", lease.token)
+    whole = await sweep(leader)
+    assert len(whole.found) >= 3
+    await leader.backend.attend("d1", 5.0)
+    assert await users.store("client").handle.attendance("d1") == 1
     assert await users.denied() == []
 
 
@@ -213,7 +233,6 @@ NOBODY = (
     ("ACL", "LIST"),
     ("ACL", "SETUSER", "drr-client", "+@all"),
     ("KEYS", "*"),
-    ("SCAN", "0"),
     ("SHUTDOWN", "NOSAVE"),
     ("SAVE",),
     ("REPLICAOF", "NO", "ONE"),
@@ -234,6 +253,7 @@ DISCARD = [P + key for key in ("leader", "leases", "dead", "graves", "graves:-",
 BY_DISPATCHER_ALONE: Commands = (
     ("FUNCTION", "LOAD", "REPLACE", library().source),
     ("FUNCTION", "LIST"),
+    ("SCAN", "0"),
     ("FCALL", function("elect"), 1, P + "leader", "1:x", "2:mine"),
     ("FCALL", function("write_status"), 2, P + "leader", P + "status", "1:x", "lies"),
     (

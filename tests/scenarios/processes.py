@@ -7,19 +7,15 @@ holds. What a handler did is known from its own journal (`tests.scenarios.crew`)
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 
-from drr import _lifeline
+import chaos.process
 from drr.backend import Backend, Peek, Snapshot, open_backend
 from drr.client import Client
 from drr.clock import SystemClock
@@ -33,65 +29,32 @@ PATIENCE = 90.0
 """Seconds that anything may take to happen: machines may be busy, but not for ever."""
 LOOK = 0.02
 LEADER_LEASE = 1.5
-ROOT = Path(__file__).parents[2]
-_LIFELINE = "signal" if sys.platform == "linux" else "pipe"  # see `drr._lifeline`
 
 
-class Process:
-    """A Python module run in a process that does not outlive this one, and its log."""
+class Process(chaos.process.Process):
+    """A Python module run in a process, whose handlers keep a journal; it fails the test if it ends badly."""
 
     def __init__(self, name: str, arguments: Iterable[str], directory: Path) -> None:
-        self.name = name
-        self._log = directory / f"{name}.log"
-        tie = [sys.executable, "-I", "-S", str(_lifeline.__file__), _LIFELINE, str(os.getpid())]
-        with self._log.open("ab") as output:
-            self._popen = subprocess.Popen(
-                [*tie, sys.executable, "-m", *arguments],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, JOURNAL: str(directory)},
-                start_new_session=True,
-            )
-
-    @property
-    def pid(self) -> int:
-        """The process id, from the start on: tying and starting are execs."""
-        return self._popen.pid
-
-    @property
-    def log(self) -> str:
-        """What it has written so far."""
-        return self._log.read_text(errors="replace")
-
-    @property
-    def resident(self) -> int:
-        """Bytes of memory it holds now."""
-        shown = subprocess.run(["ps", "-o", "rss=", "-p", str(self.pid)], check=True, capture_output=True, text=True)
-        return int(shown.stdout) * 1024
+        super().__init__(name, arguments, directory, {JOURNAL: str(directory)})
 
     @property
     def ended(self) -> bool:
         """Whether it has ended well; fails if it has ended otherwise."""
-        status = self._popen.poll()
-        assert not status, f"{self.name} ended with {status}:\n{self.log[-3000:]}"
-        return status is not None
+        assert not self.status, f"{self.name} ended with {self.status}:\n{self.log[-3000:]}"
+        return self.status is not None
 
     def check(self) -> None:
         """Fail if it has ended by itself."""
-        assert self._popen.poll() is None, f"{self.name} ended with {self._popen.returncode}:\n{self.log[-3000:]}"
+        assert self.status is None, f"{self.name} ended with {self.status}:\n{self.log[-3000:]}"
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""
         self.check()
-        self._popen.send_signal(number)
+        super().signal(number)
 
     def close(self) -> None:
         """End it with SIGKILL, if it runs, and wait for that."""
-        self._popen.kill()
-        with self._popen:
-            pass
+        self.kill()
 
 
 class Site:

@@ -1,4 +1,4 @@
-"""Scenarios about workers and dispatchers that die or stand still, with real ones: S6, D8, D9, D11, D13.
+"""Scenarios about processes that die, stand still or do not listen: S6, D6, D8, D9, D11, D13.
 
 Times are measured, and bounded from above with `SLACK` only, for a machine that is busy with other things.
 """
@@ -150,6 +150,38 @@ async def test_D8_after_a_crash_of_everything_the_slot_comes_back(site: Site, na
     assert most_at_once(site.runs, {first.pid: killed_at}) == 1
     await site.no_leases()
     print(f"D8: the slot was free {free_after:.2f} s after the restart (lease {LEASE:g} s)")
+
+
+@pytest.mark.parametrize("obeys", [True, False])
+async def test_D6_a_cancelled_job_keeps_its_slot_for_a_lease_at_most(site: Site, obeys: bool) -> None:
+    """A coroutine is stopped and the next one starts; a thread goes on, and the next one starts on another worker."""
+    site.serve("d1", "--hard-cap=acme=1", lease=LEASE)
+    for name in ("w1", "w2"):
+        site.work(name, lease=LEASE)
+    await site.leads()
+    await site.joined(2)
+    task = ("hold", [str(site.gate)]) if obeys else ("spend_in_thread", [DAY])
+    cancelled = await site.client.submit(*task, tenant="acme/web")
+    followers = [await submit_held(site, "acme/web") for _ in range(3)]
+    first = await begun(site, cancelled.id)
+    await claimed(site)
+    asked_at = time.monotonic()
+    await cancelled.cancel()
+    second = await begun(site, followers[0].id)
+    waited = second.started - asked_at
+    [stopped] = site.runs_of(cancelled.id)
+    if obeys:
+        assert stopped.ended is not None
+        assert stopped.ended <= second.started
+    else:
+        assert stopped.ended is None, "it is still busy"
+        assert second.pid != first.pid
+        assert waited <= LEASE + TICK + SLACK
+    site.gate.touch()
+    assert [(await handle.wait(timeout=SLACK)).state for handle in followers] == [JobState.SUCCEEDED] * 3
+    assert (await cancelled.wait(timeout=SLACK)).state is JobState.CANCELLED
+    assert len(site.runs_of(cancelled.id)) == 1
+    print(f"D6: the next one started {waited:.2f} s after the cancel (lease {LEASE:g} s, obeys: {obeys})")
 
 
 async def test_D9_a_dead_worker_blocks_for_a_lease_and_not_for_a_day(site: Site) -> None:

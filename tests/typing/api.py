@@ -8,6 +8,7 @@ from typing import Any, assert_type
 
 from drr.backend import DeadLetter, Listed, Usage, UsageKey
 from drr.client import Client, Handle, Submission
+from drr.health import WorkerHealth
 from drr.model import RetryPolicy
 from drr.payload import Call, Progress
 from drr.worker import Context, Worker
@@ -35,6 +36,9 @@ async def ping() -> None: ...
 @worker.task()
 def thumbnail(context: Context, path: str) -> bytes:
     return path.encode()
+
+
+assert_type(worker.health(), WorkerHealth)
 
 
 def direct_calls(context: Context) -> None:

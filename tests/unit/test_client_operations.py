@@ -14,10 +14,13 @@ from drr.backend import ITEM_LIMIT, DeathCause
 from drr.client import Client, Submission
 from drr.client.room import Room
 from drr.client.times import read_times
+from drr.clock import SystemClock
 from drr.dispatcher import Dispatcher
 from drr.errors import (
     AdmissionRefused,
     BacklogFull,
+    DeadLetterNotFound,
+    DeadlinePassed,
     InvalidValue,
     JobCancelled,
     JobExists,
@@ -99,7 +102,8 @@ async def test_the_dead_come_back_or_go(office: Office) -> None:
         for job in jobs:
             await job.wait()
         letters = [letter async for letter in client.dead()]
-        await client.requeue_dead([letters[0].number])
+        assert await client.letter(letters[1].number) == letters[1]
+        assert await client.requeue_dead([letters[0].number] * 2) == 1
         while len(office.starts) < 4:
             await anyio.lowlevel.checkpoint()
         assert office.starts[3] == office.starts[0]
@@ -108,6 +112,32 @@ async def test_the_dead_come_back_or_go(office: Office) -> None:
         assert len(numbers) == 3
         assert await client.purge_dead(numbers) == 3
         assert [letter async for letter in client.dead()] == []
+        for ask in (client.letter(numbers[0]), client.requeue_dead(numbers)):
+            with pytest.raises(DeadLetterNotFound, match=f"no dead letter {numbers[0]}"):
+                await ask
+
+
+async def test_what_would_only_expire_is_not_queued_again(office: Office) -> None:
+    async with office.open() as client:
+        soon = timedelta(seconds=PATIENCE)
+        for deadline in (None, soon):
+            await (await client.submit("fail", ["x"], tenant="acme/web", deadline=deadline)).wait()
+        first, late = [letter async for letter in client.dead()]
+        client._clock = Later(2 * PATIENCE)
+        with pytest.raises(DeadlinePassed, match=f"letter {late.number} was [0-9]+ s ago"):
+            await client.requeue_dead([first.number, late.number])
+        assert [letter.number async for letter in client.dead()] == [first.number, late.number], "nothing was asked"
+        assert await client.requeue_dead([first.number]) == 1
+
+
+class Later(SystemClock):
+    """A wall clock that is ahead by so many seconds."""
+
+    def __init__(self, ahead: float) -> None:
+        self._ahead = ahead
+
+    def wall(self) -> float:
+        return super().wall() + self._ahead
 
 
 async def test_waiting_delayed_and_running_jobs_are_cancelled(office: Office) -> None:

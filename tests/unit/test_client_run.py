@@ -22,7 +22,7 @@ from drr.errors import (
     StoreUnavailable,
     UnknownBackend,
 )
-from drr.model import JobState
+from drr.model import JobState, JobStatus
 from tests.helpers.client_bench import LANE, ClientBench, awaiting
 
 pytestmark = pytest.mark.anyio
@@ -263,3 +263,19 @@ async def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(UnknownBackend, match="nosql"):
         async with Client("nosql://somewhere"):
             pass
+
+
+async def test_a_status_is_asked_for_again_in_a_short_outage(bench: ClientBench) -> None:
+    async with bench.client(patience=10.0) as client, anyio.create_task_group() as group:
+        job = await client.submit("echo", tenant="acme/web")
+        bench.faults.away.add("look_up")
+        found = awaiting(group, job.status)
+        await bench.clock.advance(5.0)
+        bench.faults.away.clear()
+        await bench.clock.advance(5.0)
+        assert isinstance(found.value, JobStatus)
+        assert found.value.state is JobState.QUEUED
+        bench.faults.away.add("look_up")
+        failed = awaiting(group, job.status)
+        await bench.clock.run_until(lambda: failed.over)
+        assert isinstance(failed.error, StoreUnavailable)

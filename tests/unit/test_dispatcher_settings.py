@@ -145,3 +145,34 @@ async def test_a_store_that_cannot_be_reached_is_an_error_at_the_start(site: Sit
     with pytest.raises(StoreUnavailable):
         async with site.dispatcher(faulty):
             raise AssertionError("not entered")
+
+
+async def test_settings_that_the_store_forgets_are_stored_again(site: Site) -> None:
+    """It restarts from its log without the last second, in which the settings came: given ones and changed ones."""
+    kept = site.store.settings
+    faulty = FaultyBackend(site.backend, plan := Plan(only=frozenset({"commit"})))
+    policies = {"default": {"acme": NodePolicy(hard_cap=1)}}
+    async with running(site, backend=faulty, policies=policies) as dispatcher:
+        await dispatcher.set_policy("globex", NodePolicy(weight=7.0))
+        stored = site.store.settings
+        assert set(stored.nodes["default"]) == {("acme",), ("globex",)}
+        site.store.settings = kept
+        plan.fail_at = plan.calls + 1
+        await site.join()
+        await site.clock.advance(1.0)
+        assert dispatcher.counters.reloads == 1
+        assert site.store.settings == stored
+
+
+async def test_settings_that_were_changed_since_are_left_alone(site: Site) -> None:
+    """After a minute the store has them for good: who sets them back to what they were has meant it."""
+    kept = site.store.settings
+    faulty = FaultyBackend(site.backend, plan := Plan(only=frozenset({"commit"})))
+    async with running(site, backend=faulty, policies={"default": {"acme": NodePolicy(hard_cap=1)}}) as dispatcher:
+        await site.clock.advance(61.0)
+        site.store.settings = kept
+        plan.fail_at = plan.calls + 1
+        await site.join()
+        await site.clock.advance(1.0)
+        assert dispatcher.counters.reloads == 1
+        assert site.store.settings == kept

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from drr.dispatcher.vitals import Vitals
+from drr.dispatcher.vitals import STUCK_AFTER, Vitals
 from drr.errors import StoreUnavailable
 from drr.health import DispatcherHealth, Reason, WorkerHealth
 from drr.model import Lane
@@ -107,6 +107,28 @@ async def test_a_store_that_takes_calls_and_does_not_answer_is_silent(site: Site
         backend.hangs = {"renew", "workers", "commit"}
         await site.clock.advance(LEADER_LEASE + 1.5)
         assert told(dispatcher.health()) == ("leading", True, False, Reason.STORE_SILENT)
+
+
+async def test_a_loop_that_waits_for_what_never_comes_is_dead(site: Site) -> None:
+    """Every call of the store is bounded, so neither an answer nor an error for minutes is no outage."""
+    backend: Any = Hanging(site.backend.sibling())
+    async with site.dispatcher(backend, leader_lease=LEADER_LEASE) as dispatcher:
+        await dispatcher.wait_leading()
+        backend.hangs = {"renew", "workers", "commit"}
+        await site.clock.advance(STUCK_AFTER)
+        assert dispatcher.health().live
+        await site.clock.advance(LEADER_LEASE + 1.0)
+        assert told(dispatcher.health()) == ("leading", False, False, Reason.STUCK)
+
+
+async def test_an_outage_is_not_taken_for_that_however_long(site: Site) -> None:
+    faults = Faults()
+    backend: Any = FaultyBackend(site.backend.sibling(), faults)
+    async with site.dispatcher(backend) as dispatcher:
+        await dispatcher.wait_leading()
+        faults.away.add("*")
+        await site.clock.advance(5 * STUCK_AFTER)
+        assert told(dispatcher.health()) == ("recovering", True, False, Reason.STORE_LOST)
 
 
 async def test_an_error_of_drr_itself_makes_a_dispatcher_unlive(site: Site) -> None:

@@ -70,7 +70,7 @@ def sent(probe: Probe, data: bytes) -> bytes:
             link.shutdown(socket.SHUT_WR)
             while part := link.recv(65536):
                 received += part
-        except ConnectionError:
+        except OSError:  # a reset comes as one of several errors, by when it comes
             pass
         return received
 
@@ -174,8 +174,9 @@ def closed(link: socket.socket) -> bool:
         return True
 
 
-def test_silent_connections_do_not_shut_others_out() -> None:
+def test_silent_connections_do_not_shut_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest make room; the probe holds no more than its limit."""
+    monkeypatch.setattr(module, "TIME_LIMIT", PATIENCE)
     with probing() as probe, ExitStack() as stack:
         links = [stack.enter_context(connect(probe)) for _ in range(CONNECTION_LIMIT + 3)]
         assert ask(probe, "/livez")[0] == 200

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import sys
 import threading
 from random import Random
 from typing import Any
@@ -397,3 +398,31 @@ async def test_each_attempt_has_context_variables_of_its_own(runner: Runner) -> 
         group.start_soon(runner.handlers.run, runner.take())
         group.start_soon(runner.handlers.run, runner.take())
     assert [event.value for event in runner.hands.batch()] == [pack_result(1)] * 2
+
+
+async def test_a_task_of_the_loop_is_described_by_its_job(runner: Runner) -> None:
+    """For the log of who blocks the loop. Tasks that a handler starts are told by their context, from 3.12 on."""
+    described: list[str] = []
+
+    def describe() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        described.append(runner.handlers.describe(task))
+
+    @runner.tasks.task("task")
+    async def handler() -> None:
+        describe()
+
+        async def child() -> None:
+            describe()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(child, name="child")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(runner.run)
+    describe()
+    job = f"job {Header(LANE, 1, 'n', 'task', 0.0).job_id} (task task)"
+    assert described[0] == job
+    assert described[1] == (job if sys.version_info >= (3, 12) else "the asyncio task 'child'")
+    assert described[2].startswith("the asyncio task ")

@@ -15,10 +15,13 @@ from typing import Final, TypeVar
 import anyio
 
 from drr.backend import (
+    ATTENDANCE_MAX,
+    AUDIT_LIMIT,
     ITEM_LIMIT,
     PROGRESS_LIMIT,
     STRIKE_LIMIT,
     Attempt,
+    Audit,
     Backend,
     ChangeRecord,
     Commit,
@@ -53,8 +56,9 @@ from drr.backend import (
 from drr.clock import Clock
 from drr.durability import Survey
 from drr.errors import StoreUnavailable
-from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath, check_name, check_path
-from drr_backends.memory.admission import submit
+from drr.model import JobSpec, JobState, JobStatus, Lane, Settings, TenantPath, check_name, check_number, check_path
+from drr_backends.memory.admission import calls_of, release_calls, submit
+from drr_backends.memory.audit import audit, correct_waiting
 from drr_backends.memory.checks import check_fence, validate
 from drr_backends.memory.listing import letters_of, list_jobs, locate, look_up, purge, usage_of
 from drr_backends.memory.passes import apply
@@ -159,6 +163,16 @@ class MemoryBackend(Backend):
             check_job(job)
         return await self._do(lambda store: submit(store, client, call, jobs))
 
+    async def calls(self, client: str) -> list[int]:
+        """See `ClientPort.calls`."""
+        check_name("client", client)
+        return await self._do(lambda store: calls_of(store, client))
+
+    async def release_calls(self, client: str) -> None:
+        """See `ClientPort.release_calls`."""
+        check_name("client", client)
+        await self._do(lambda store: release_calls(store, client))
+
     async def look_up(self, job_ids: Sequence[str]) -> list[JobStatus | None]:
         """See `ClientPort.look_up`."""
         check_count("number of jobs in one look-up", len(job_ids))
@@ -185,6 +199,17 @@ class MemoryBackend(Backend):
     async def survey(self) -> Survey:
         """See `ClientPort.survey`: it lives and ends with this process."""
         return await self._do(lambda _: SURVEY)
+
+    async def attendance(self, dispatcher: str) -> int | None:
+        """See `ClientPort.attendance`."""
+        check_name("dispatcher", dispatcher)
+        return await self._do(lambda store: store.attendance.of(dispatcher))
+
+    async def attend(self, dispatcher: str, seconds: float) -> None:
+        """See `DispatcherPort.attend`."""
+        check_name("dispatcher", dispatcher)
+        check_number("seconds of attendance", seconds, 0.001, ATTENDANCE_MAX)
+        await self._do(lambda store: store.attendance.attend(dispatcher, seconds))
 
     async def find(self, path: TenantPath, name: str) -> str | None:
         """See `ClientPort.find`."""
@@ -376,6 +401,28 @@ class MemoryBackend(Backend):
     async def workers(self) -> list[WorkerRecord]:
         """See `DispatcherPort.workers`."""
         return await self._do(lambda store: list(store.workers.values()))
+
+    async def audit(self, token: str, pools: Sequence[str], cursor: str = "", limit: int = AUDIT_LIMIT) -> Audit:
+        """See `DispatcherPort.audit`."""
+        check_count("limit of an audit", limit, low=1, high=AUDIT_LIMIT)
+        for pool in pools:
+            check_name("pool", pool)
+
+        def look(store: Store) -> Audit:
+            store.check_leads(token)
+            return audit(store, cursor, limit)
+
+        return await self._do(look)
+
+    async def correct_waiting(self, token: str, path: TenantPath, found: Work, change: Work) -> bool:
+        """See `DispatcherPort.correct_waiting`."""
+        tenant = check_path(path)
+
+        def correct(store: Store) -> bool:
+            store.check_leads(token)
+            return correct_waiting(store, tenant, found, change)
+
+        return await self._do(correct)
 
     async def write_status(self, token: str, blob: bytes) -> None:
         """See `DispatcherPort.write_status`."""

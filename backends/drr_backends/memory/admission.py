@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from drr.backend import CALLS_REMEMBERED
+from drr.backend import CALLS_RELEASED, CALLS_REMEMBERED
 from drr.errors import BacklogFull, JobExists, RateLimited, StoreFull, UnknownLimit
 from drr.model import UNNAMED_WORK, Header, JobSpec, Quota, TenantPath, call_nonce
 from drr_backends.memory.records import CLIENT_TTL, Bucket, Calls, Entry, Key, micro
@@ -53,6 +53,21 @@ def submit(store: Store, client: str, call: int, jobs: Sequence[JobSpec]) -> lis
         calls.ids.popitem(last=False)
     _forget(store, now)
     return list(ids)
+
+
+def calls_of(store: Store, client: str) -> list[int]:
+    """Return the numbers of a client's calls that are remembered."""
+    _forget(store, store.clock.monotonic())
+    found = store.calls.get(client)
+    return list(found.ids) if found is not None else []
+
+
+def release_calls(store: Store, client: str) -> None:
+    """Forget a client's calls before long."""
+    found = store.calls.get(client)
+    if found is not None:
+        found.touched = store.clock.monotonic() - CLIENT_TTL + CALLS_RELEASED
+        store.calls.move_to_end(client, last=False)
 
 
 def _known(store: Store, jobs: Sequence[JobSpec], now: float) -> list[str | None]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from drr.backend import HISTORY_SECONDS, DeadLetter, Listed, Located, Page, Struck, Usage, UsageKey
 from drr.errors import InvalidValue
 from drr.model import Header, JobState, JobStatus, Lane, TenantPath, parse_job_id
-from drr_backends.memory.records import COUNTS, cursor
+from drr_backends.memory.records import COUNTS
 from drr_backends.memory.store import Store
 
 
@@ -68,36 +69,88 @@ def locate(store: Store, job_id: str) -> Located | None:
 
 
 def list_jobs(store: Store, path: TenantPath, state: JobState, limit: int, after: str) -> Page:
-    """Return part of a listing, by `ClientPort.list_jobs`."""
-    skipped = cursor("cursor of a listing", after)
-    found = list(islice(_listed(store, path, state), skipped, skipped + limit))
-    return Page(tuple(found), str(skipped + limit) if len(found) == limit else "")
+    """Return part of a listing, by `ClientPort.list_jobs`. A cursor names the last job that was listed."""
+    try:
+        at, _, name = after.rpartition(" ")
+        if after:
+            parse_job_id(name.removeprefix("-"))
+        if after and state is JobState.DELAYED:
+            float(at)
+    except ValueError:  # `InvalidValue` is one
+        text = "it must be empty or one that this store returned"
+        raise InvalidValue("cursor of a listing", after, text) from None
+    found = list(islice(_listed(store, path, state, after), limit))
+    return Page(tuple(found), _mark(store, state, found[-1]) if len(found) == limit else "")
 
 
-def _listed(store: Store, path: TenantPath, state: JobState) -> Iterator[Listed]:
-    depth = len(path)
+def _mark(store: Store, state: JobState, listed: Listed) -> str:
+    """Return what a listing goes on after, once this job has left the place where it was listed."""
+    if state is JobState.DELAYED:
+        return f"{listed.at!r} {listed.job_id}"
+    lane, sequence, _ = parse_job_id(listed.job_id)
+    came_back = state is JobState.QUEUED and any(
+        isinstance(entry.head, Header) and entry.head.sequence == sequence and entry.head.returned
+        for entry in store.lanes[lane]
+    )
+    return f"{'-' if came_back else ''}{listed.job_id}"
+
+
+def _listed(store: Store, path: TenantPath, state: JobState, last: str) -> Iterator[Listed]:
     if state is JobState.QUEUED:
-        for lane in sorted(store.lanes):
-            if lane.path[:depth] == path:
-                for entry in store.lanes[lane]:
-                    if isinstance(entry.head, Header):
-                        yield _of_header(entry.head, state, entry.head.submitted_at)
-    elif state is JobState.RUNNING:
-        for lease in store.leases.values():
-            if lease.header.lane.path[:depth] == path:
-                header = lease.header
-                yield Listed(header.job_id, header.task, state, lease.attempt, header.submitted_at)
-    elif state is JobState.DELAYED:
-        for due_at, sequence in store.due:
-            head = store.delayed[sequence][1].head
-            if isinstance(head, Header) and head.lane.path[:depth] == path:
-                yield _of_header(head, state, due_at)
-    else:
-        kept = store.history.get(path[0])
-        if kept is not None and kept.touched > store.clock.monotonic() - HISTORY_SECONDS:
-            for its_path, listed in kept.jobs:
-                if listed.state is state and its_path[:depth] == path:
-                    yield listed
+        return _queued(store, path, last)
+    if state is JobState.RUNNING:
+        return _running(store, path, last)
+    if state is JobState.DELAYED:
+        return _delayed(store, path, last)
+    return _ended(store, path, state, last)
+
+
+def _queued(store: Store, path: TenantPath, last: str) -> Iterator[Listed]:
+    came_back, name = last.startswith("-"), last.removeprefix("-")
+    where, sequence, _ = parse_job_id(name) if name else (None, 0, "")
+    for lane in sorted(store.lanes, key=str):
+        if lane.path[: len(path)] != path or (where is not None and str(lane) < str(where)):
+            continue
+        heads = [entry.head for entry in store.lanes[lane] if isinstance(entry.head, Header)]
+        if lane == where and came_back:
+            # If it has left, so has all that was before it.
+            start = next((place for place, head in enumerate(heads, 1) if head.sequence == sequence), 0)
+            heads = heads[start:]
+        elif lane == where:
+            heads = [head for head in heads if not head.returned and head.sequence > sequence]
+        for head in heads:
+            yield _of_header(head, JobState.QUEUED, head.submitted_at)
+
+
+def _running(store: Store, path: TenantPath, last: str) -> Iterator[Listed]:
+    sequence = parse_job_id(last)[1] if last else 0
+    for lease in sorted(store.leases.values(), key=lambda lease: lease.header.sequence):
+        header = lease.header
+        if header.sequence > sequence and header.lane.path[: len(path)] == path:
+            yield Listed(header.job_id, header.task, JobState.RUNNING, lease.attempt, header.submitted_at)
+
+
+def _delayed(store: Store, path: TenantPath, last: str) -> Iterator[Listed]:
+    at, _, job_id = last.partition(" ")
+    start = bisect_right(store.due, (float(at), parse_job_id(job_id)[1])) if last else 0
+    for due_at, sequence in store.due[start:]:
+        head = store.delayed[sequence][1].head
+        if isinstance(head, Header) and head.lane.path[: len(path)] == path:
+            yield _of_header(head, JobState.DELAYED, due_at)
+
+
+def _ended(store: Store, path: TenantPath, state: JobState, last: str) -> Iterator[Listed]:
+    kept = store.history.get(path[0])
+    if kept is None or kept.touched <= store.clock.monotonic() - HISTORY_SECONDS:
+        return
+    jobs = iter(kept.jobs)
+    if last:
+        for _, listed in jobs:
+            if listed.job_id == last:
+                break
+    for its_path, listed in jobs:
+        if listed.state is state and its_path[: len(path)] == path:
+            yield listed
 
 
 def _of_header(header: Header, state: JobState, at: float) -> Listed:

@@ -175,10 +175,13 @@ def _account(store: Store, commit: Commit) -> None:
 
 def _end(store: Store, token: str) -> Delivery:
     """Take a lease and its entry of the pool's stream away."""
-    del store.leases[token]
-    delivery = store.deliveries.pop(token)
-    store.running.pop(delivery.header.sequence, None)
+    lease = store.leases.pop(token)
+    delivery = store.deliveries.pop(token, None)
     store.stopping.pop(token, None)
+    if delivery is None:  # its entry is gone, and the payload with it
+        store.running.pop(lease.header.sequence, None)
+        return Delivery("", lease.header, b"", lease.attempt)
+    store.running.pop(delivery.header.sequence, None)
     pool = delivery.header.lane.pool
     if delivery.reader is None:
         del store.undelivered[pool][token]

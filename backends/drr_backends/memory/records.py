@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-from drr.backend import HISTORY_LENGTH, Event, Listed, Malformed, MalformedEvent, Struck
+from drr.backend import CALLS_KEPT_SECONDS, HISTORY_LENGTH, Event, Listed, Malformed, MalformedEvent, Struck
 from drr.errors import InvalidValue
 from drr.model import Header, TenantPath
 from drr_backends.memory.waiting import Log
@@ -15,7 +15,7 @@ REPLIES_KEPT: Final = 10_000
 """Ends of jobs that are kept for one client that does not read them."""
 REPLIES_TTL: Final = 3600.0
 """Seconds after its last reply until a client's replies are forgotten."""
-CLIENT_TTL: Final = 86_400.0
+CLIENT_TTL: Final = CALLS_KEPT_SECONDS
 """Seconds after its last submit until a client's remembered calls are forgotten."""
 
 Report: TypeAlias = tuple[Event | MalformedEvent, ...]

@@ -42,6 +42,7 @@ from drr.backend import (
 from drr.clock import Clock
 from drr.errors import NotLeader, WorkerNameInUse
 from drr.model import Completion, Header, Lane, Lease, NodeState, Settings, TenantPath
+from drr_backends.memory.attendance import Attendance
 from drr_backends.memory.records import (
     NEWS,
     RESIGNATION,
@@ -111,6 +112,7 @@ class Store:
         self.dead: dict[int, DeadLetter] = {}
         self.letter_numbers = count(1)
         self.history: dict[str, History] = {}
+        self.attendance = Attendance(clock)
         self.said: dict[str, tuple[float, bytes]] = {}
         """Job id to expiry and what its handler said, in order of expiry."""
         self.usage: dict[str, dict[UsageKey, list[int]]] = {}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from drr.clock import Clock
+from drr_backends.redis.audit import AuditRole
 from drr_backends.redis.client import ClientRole
-from drr_backends.redis.dispatcher import DispatcherRole
 from drr_backends.redis.keys import Keys
 from drr_backends.redis.link import Address
 from drr_backends.redis.worker import WorkerRole
 
 
-class RedisBackend(ClientRole, WorkerRole, DispatcherRole):
+class RedisBackend(ClientRole, WorkerRole, AuditRole):
     """`drr.backend.Backend` on Redis or Valkey."""
 
     def sibling(self) -> RedisBackend:

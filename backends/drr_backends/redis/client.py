@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from drr.backend import (
+    CALLS_KEPT_SECONDS,
+    CALLS_RELEASED,
     CALLS_REMEMBERED,
     ITEM_LIMIT,
     USAGE_KEPT_DAYS,
@@ -50,7 +52,7 @@ from drr_backends.redis.store import Store, by_stream, checked, log, stream_entr
 from drr_backends.redis.submission import Batch
 
 MOST_HOURS: Final = 10**9
-CALL_MEMORY: Final = 24 * 3_600_000
+CALL_MEMORY: Final = int(CALLS_KEPT_SECONDS * 1000)
 """Milliseconds that a client's calls are remembered after its last one."""
 
 
@@ -82,6 +84,15 @@ class ClientRole(Store):
         ids = batch.ids(reply)
         replication.check(ids, acknowledged)
         return ids
+
+    async def calls(self, client: str) -> list[int]:
+        """See `drr.backend.ClientPort.calls`."""
+        fields = await self.link.call("HKEYS", self.keys.calls(client), repeatable=True)
+        return [int(field) for field in fields if field.isdigit() and len(field) <= 16]
+
+    async def release_calls(self, client: str) -> None:
+        """See `drr.backend.ClientPort.release_calls`."""
+        await self.link.call("PEXPIRE", self.keys.calls(client), int(CALLS_RELEASED * 1000), repeatable=True)
 
     async def look_up(self, job_ids: Sequence[str]) -> list[JobStatus | None]:
         """See `drr.backend.ClientPort.look_up`."""

@@ -30,12 +30,13 @@ SECONDS_MAX: Final = 1e9
 WALL_MAX: Final = 1e11
 SEQUENCE_MAX: Final = 2**53
 
-_PREFIX: Final = struct.Struct(">QHHHHI")
+PREFIX: Final = struct.Struct(">QHHHHI")
+"""What a frame begins with: sequence, attempts, losses, failures, flags, length of the header."""
 RETURNED: Final = 1
 """Flag of a frame: it was put back at the head of its lane."""
 STRUCK: Final = 2
 """Flag of what is left of a job that was cancelled or has expired while it waited."""
-_PREFIX_SIZE: Final = _PREFIX.size
+_PREFIX_SIZE: Final = PREFIX.size
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 # What was found valid lately; bounded, and only there to be quick.
 _known_names: set[str] = set()
@@ -152,7 +153,7 @@ def decode_entry(entry: bytes, lane: Lane) -> Header | Malformed | Struck:
     """Decode what a peek shows of a lane's entry."""
     try:
         if len(entry) == _PREFIX_SIZE:
-            sequence, _, _, _, flags, length = _PREFIX.unpack(entry)
+            sequence, _, _, _, flags, length = PREFIX.unpack(entry)
             if flags & STRUCK and not length and 0 < sequence <= SEQUENCE_MAX:
                 return Struck(lane, sequence)
         return decode_head(entry, lane)
@@ -165,7 +166,7 @@ def decode_head(head: bytes, lane: Lane | None = None) -> StoredHeader:
     size = len(head)
     if size < _PREFIX_SIZE:
         raise MalformedMessage("job", f"{size} bytes are too few for a frame")
-    sequence, attempts, losses, failures, flags, length = _PREFIX.unpack_from(head)
+    sequence, attempts, losses, failures, flags, length = PREFIX.unpack_from(head)
     if length > HEADER_LIMIT or size != _PREFIX_SIZE + length:
         raise MalformedMessage("job", f"its header should have {length} bytes")
     if not 0 < sequence <= SEQUENCE_MAX or flags > RETURNED:
@@ -253,13 +254,13 @@ def head_of(header: Header) -> bytes:
     """Return the prefix and header of a job as they stand in the store."""
     raw = raw_header(header)
     flags = RETURNED if header.returned else 0
-    return _PREFIX.pack(header.sequence, header.attempts, header.losses, header.failures, flags, len(raw)) + raw
+    return PREFIX.pack(header.sequence, header.attempts, header.losses, header.failures, flags, len(raw)) + raw
 
 
 def body_of(job: JobSpec, nonce: str) -> bytes:
     """Return a new job's frame without its sequence number, which the store gives."""
     header = encode_header(job, nonce)
-    return _PREFIX.pack(0, 0, 0, 0, 0, len(header))[8:] + header + job.payload
+    return PREFIX.pack(0, 0, 0, 0, 0, len(header))[8:] + header + job.payload
 
 
 def split_frame(frame: bytes) -> tuple[bytes, bytes]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
 from drr.backend import (
+    ATTENDANCE_MAX,
     ITEM_LIMIT,
     STRIKE_LIMIT,
     Commit,
@@ -39,7 +41,7 @@ from drr.errors import (
     StoreNotPrepared,
     StoreUnavailable,
 )
-from drr.model import UNNAMED_WORK, Header, Lane, Lease, NodeState, TenantPath, parse_job_id
+from drr.model import UNNAMED_WORK, Header, Lane, Lease, NodeState, TenantPath, check_number, parse_job_id
 from drr_backends.redis.accounts import estimate_of
 from drr_backends.redis.codec import decode_delayed, decode_entry, decode_head, decode_lease
 from drr_backends.redis.keys import lane_of, node_of
@@ -130,6 +132,11 @@ class DispatcherRole(Store):
     async def renew(self, token: str) -> None:
         """See `drr.backend.DispatcherPort.renew`."""
         await self._lead("renew", [self.keys.leader], token)
+
+    async def attend(self, dispatcher: str, seconds: float) -> None:
+        """See `drr.backend.DispatcherPort.attend`."""
+        check_number("seconds of attendance", seconds, 0.001, ATTENDANCE_MAX)
+        await self._lead("attend", [self.keys.attendance(dispatcher)], math.ceil(seconds * 1000))
 
     async def resign(self, token: str) -> None:
         """See `drr.backend.DispatcherPort.resign`."""

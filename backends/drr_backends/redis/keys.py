@@ -121,6 +121,10 @@ class Keys:
         """String: a tenant's token bucket; expires when it is full again."""
         return f"{self.prefix}bucket:{':'.join(path)}"
 
+    def attendance(self, dispatcher: str) -> str:
+        """String: counter of a dispatcher's signs of life; expires."""
+        return f"{self.prefix}attendance:{check_name('dispatcher', dispatcher)}"
+
     def progress(self, sequence: int, nonce: str) -> str:
         """String: what a handler said last; expires."""
         return f"{self.prefix}progress:{sequence}~{nonce}"

@@ -42,8 +42,8 @@ ENTRY_GONE: Final = "its entry in the pool stream was gone, and the payload with
 _FIXED: Final = 21
 STOPS_KEPT: Final = 10_000
 DAY_HOURS: Final = 24
-_WIDTH_REQUEUE: Final = 13
-_WIDTH_POSTPONE: Final = 14
+_WIDTH_REQUEUE: Final = 15
+_WIDTH_POSTPONE: Final = 16
 
 # What Lua decodes has no type for bytes: strings of both kinds become plain ones.
 _pack = msgpack.Packer(use_bin_type=False, autoreset=True).pack
@@ -263,6 +263,8 @@ class _Pass:
             self.replies.number(header.reply_to) if header.reply_to else 0,
             header.job_id,
             self._grave(header.lane),
+            "/".join(header.lane.path),
+            round(header.work * 1e6),
         )
 
     def revivals(self, commit: Commit) -> list[Any]:

@@ -77,6 +77,11 @@ class Store:
                 settings[reply[0].decode("utf-8", "replace")] = reply[1].decode("utf-8", "replace")
         return survey_of(None if isinstance(info, BackendError) else info, settings)
 
+    async def attendance(self, dispatcher: str) -> int | None:
+        """See `drr.backend.ClientPort.attendance`."""
+        found = await self.link.call("GET", self.keys.attendance(dispatcher), repeatable=True)
+        return int(found) if found is not None and found.isdigit() else None
+
     async def read_letters(self, numbers: Sequence[int]) -> list[DeadLetter | None]:
         """Return dead letters by their numbers."""
         if not numbers:

@@ -1,6 +1,6 @@
 -- The first half of a commit: everything is read and checked, nothing is written. See commit.lua for `blob` and KEYS.
 
-local FIXED, REQUEUE, REMOVAL, DISPATCH, POSTPONE, REVIVAL = 21, 13, 4, 6, 14, 6
+local FIXED, REQUEUE, REMOVAL, DISPATCH, POSTPONE, REVIVAL = 21, 15, 4, 6, 16, 6
 pass.FIXED, pass.REQUEUE, pass.REMOVAL, pass.DISPATCH = FIXED, REQUEUE, REMOVAL, DISPATCH
 pass.POSTPONE, pass.REVIVAL = POSTPONE, REVIVAL
 

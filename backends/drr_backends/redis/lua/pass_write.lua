@@ -107,6 +107,12 @@ local function write_outcomes(keys, blob, found)
     local tokens = {}
     local function give_up(items, i, from, head)
         tokens[#tokens + 1] = items[i]
+        local project, micros = items[from + 7], items[from + 8]
+        for _, tenant in ipairs({project, string.match(project, '^[^/]+')}) do
+            for _, change in ipairs({tenant, -1, tenant .. '#', -micros}) do
+                table.insert(blob[22], change)
+            end
+        end
         table.insert(found.letters, {items[from] .. head, items[from + 6]})
         if items[from + 1] > 0 then
             redis.call('SET', keys[items[from + 1]], items[from + 3], 'PX', items[from + 2])
