@@ -152,6 +152,25 @@ class StoreFull(BackendError):
     """Raised when the store refuses a write because it is out of memory; nothing was written."""
 
 
+class NotReplicated(BackendError):
+    """Raised when a submit is stored, but fewer replicas than wanted have acknowledged it in time.
+
+    ``job_ids``: the jobs, which wait for their turn like any others. ``wanted`` and ``acknowledged``: replicas.
+    ``timeout``: seconds that were waited. If the server is lost now and a replica takes over, they may be lost.
+    """
+
+    def __init__(self, job_ids: Sequence[str], wanted: int, acknowledged: int, timeout: float) -> None:
+        self.job_ids = list(job_ids)
+        self.wanted = wanted
+        self.acknowledged = acknowledged
+        self.timeout = timeout
+        super().__init__(
+            f"{len(self.job_ids)} jobs are stored, {self.job_ids[0]} first, but only {acknowledged} of {wanted} "
+            f"replicas have acknowledged that within {timeout:g} s; do not submit them again without an idempotency "
+            "key, and see whether the replicas follow"
+        )
+
+
 class AdmissionRefused(BackendError):
     """Base of refusals by a tenant's quota; nothing of the call was added.
 

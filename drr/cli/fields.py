@@ -15,7 +15,7 @@ V = TypeVar("V")
 DEFAULT_URL: Final = "redis://localhost:6379/0"
 URL_VARIABLE: Final = "DRR_URL"
 
-_URL_HELP: Final = "Store: redis://, rediss:// or unix://."
+_URL_HELP: Final = "Store: redis://, rediss://, unix:// or redis+sentinel://."
 
 StoreArgument: TypeAlias = Annotated[str, typer.Argument(metavar="URL", envvar=URL_VARIABLE, help=_URL_HELP)]
 StoreOption: TypeAlias = Annotated[str, typer.Option("--url", metavar="URL", envvar=URL_VARIABLE, help=_URL_HELP)]

@@ -171,7 +171,8 @@ class Client(Operations):
         `StoreUnavailable` if the store does not answer within the client's patience: it is then unknown whether
         the job was added. Until then the call is repeated in such a way that it is added once. With an outbox
         the last is `SubmitPending`, and the job will be added; and `OutboxFull` or `OutboxFailed` may come before
-        anything is sent.
+        anything is sent. `NotReplicated` if the store's URL asks for replicas and too few have acknowledged: the
+        job is stored all the same.
         """
         submission = Submission(task, arguments, tenant=tenant, **options)
         spec = self._specs.make(submission, self._clock.wall())

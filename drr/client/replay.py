@@ -38,6 +38,7 @@ from drr.errors import (
     BackendError,
     DrrError,
     InvalidValue,
+    NotReplicated,
     OutboxError,
     OutboxFull,
     StoreFull,
@@ -175,6 +176,9 @@ class Replay:
         except StoreUnavailable as error:
             self._reopen(held)
             raise SubmitPending(self._outbox.path, record.jobs, error) from error
+        except NotReplicated as shortfall:
+            self._acknowledge(held, shortfall.job_ids)  # stored; should a failover lose it, it is repeated
+            raise
         except DrrError:
             with anyio.CancelScope(shield=True):
                 await self._drop([held])
@@ -249,7 +253,10 @@ class Replay:
         record = held.record
         try:
             specs = await self._outbox.read(record.number)
-            ids = await self._backend.submit(record.segment, record.call, specs)
+            try:
+                ids = await self._backend.submit(record.segment, record.call, specs)
+            except NotReplicated as shortfall:
+                ids = shortfall.job_ids
         except (StoreUnavailable, OutboxError):
             raise
         except AdmissionRefused as refusal:

@@ -56,7 +56,7 @@ def refused(code: int, stderr: str) -> str:
     [
         # the store
         ("serve foo://x", "no backend is registered for scheme 'foo'"),
-        ("status foo://x", "known schemes: memory, redis, rediss, unix"),
+        ("status foo://x", "known schemes: memory, redis, redis+sentinel, rediss, unix"),
         ("init nonsense", "no backend is registered for scheme ''"),
         ("submit add --org acme --url foo://x", "scheme 'foo'"),
         ("serve redis://localhost:port/0", "store URL is"),

@@ -20,7 +20,6 @@ from drr_backends.redis.library import OPERATIONS, library
 from tests.contract.harness import LANE, Leader, heads, job, submit, worker
 from tests.redis.harness import RedisHarness
 from tests.redis.page_worker import PageWorker
-from tests.redis.test_servers import CLIENT_RIGHTS, DISPATCHER_RIGHTS, WORKER_RIGHTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
@@ -205,15 +204,6 @@ def test_the_page_names_every_function_and_key(fresh_namespace: str) -> None:
         if isinstance(value, str) and value.startswith("drr:") and not name.startswith("_") and name != "prefix":
             assert f"`<ns>:{value.removeprefix(store.keys.prefix)}`" in PAGE
     assert str(CALL_MEMORY) in PAGE
-
-
-def test_the_rights_on_the_page_are_those_that_are_tested() -> None:
-    shown = re.findall(
-        r"^ {4}ACL SETUSER \w+ on >password ~drr:\{shop\}:\* ((?:.*\n)(?: {8}.*\n)*)", PAGE, re.MULTILINE
-    )
-    assert [rights.split() for rights in shown] == [
-        rights.split() for rights in (CLIENT_RIGHTS, WORKER_RIGHTS, DISPATCHER_RIGHTS)
-    ]
 
 
 def test_every_lua_file_says_what_it_takes_and_returns() -> None:

@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import socket
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from redis.asyncio.connection import SSLConnection
 
-from drr.backend import Backend, EventKind, LeaderRecord, Request, RequestKind, open_backend
+from drr.backend import LeaderRecord, open_backend
 from drr.clock import SystemClock
 from drr.embedded import EmbeddedServer
 from drr.errors import (
     BackendError,
-    BacklogFull,
     InvalidValue,
     StoreFull,
     StoreNotPrepared,
     StoreUnavailable,
     StoreUnsupported,
 )
-from drr.model import JobState, Quota, Settings
 from drr_backends.redis import open_redis
 from drr_backends.redis.codec import decode_head, split_frame
 from drr_backends.redis.library import Library, library
-from drr_backends.redis.link import Address
 from drr_backends.redis.server import check_server
-from tests.contract.harness import LANE, OTHER, PATIENCE, Leader, heads, job, submit, succeeded, worker
+from tests.contract.harness import LANE, PATIENCE, Leader, heads, job, submit, succeeded, worker
 from tests.redis.harness import RedisHarness, every_operation
+from tests.redis.ports import free_ports
 
 pytestmark = [pytest.mark.anyio, pytest.mark.redis]
 
@@ -180,18 +175,6 @@ async def test_a_cluster_node_that_does_not_serve_the_namespace_says_so(binary: 
             await store.handle.workers()
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]
-    finally:
-        for each in held:
-            each.close()
-
-
 # --- the function library
 
 
@@ -292,15 +275,6 @@ async def test_a_server_that_is_not_there_is_named_without_the_password() -> Non
     await backend.close()
 
 
-def test_tls_comes_with_the_scheme_and_its_options_with_the_url() -> None:
-    address = Address("rediss://me:secret@host/2?ssl_ca_certs=/ca.pem&client_name=billing")
-    connection = address.make_connection()
-    assert isinstance(connection, SSLConnection)
-    assert connection.ca_certs == "/ca.pem"
-    assert (connection.db, connection.client_name, address.shown) == (2, "billing", "host:6379")
-    assert connection.retry.get_retries() == 0
-
-
 async def test_a_missing_socket_is_named() -> None:
     backend = open_redis("unix:///nowhere/server.sock", "n", SystemClock())
     with pytest.raises(StoreUnavailable, match=r"/nowhere/server\.sock"):
@@ -350,75 +324,3 @@ async def test_wrong_credentials_are_said_and_not_retried(binary: str) -> None:
             await backend.leader()
         assert not isinstance(refused.value, StoreUnavailable)
         await backend.close()
-
-
-async def client_does_everything(client: Backend) -> None:
-    """Whatever a client may ask for beside the ordinary, on a store with quotas."""
-    later = time.time() + 1e6
-    ids = await submit(client, job(key="k"), job(name="n"), job(due_at=later), job(OTHER))
-    with pytest.raises(BacklogFull):
-        await submit(client, *[job(OTHER)] * 5)
-    assert await client.find(("acme", "web"), "n") == ids[1]
-    assert len(await client.waiting([("acme",)])) == 1
-    assert await client.progress(ids) == [None] * 4
-    assert await client.changes() == []
-    assert await client.usage("acme", 0, 10**6) == {}
-    assert (await client.settings()).quotas
-    for state in JobState:
-        await client.list_jobs(("acme",), state)
-    await client.request([Request(RequestKind.CANCEL, ids[0])])
-    assert await client.purge_dead([1]) == 0
-    await client.release_calls("client")
-    assert await client.calls("client")
-
-
-CLIENT_RIGHTS = "+fcall +fcall_ro +get +mget +set +exists +hget +hmget +hgetall +hset +hdel +hlen +hkeys +hexists \
-+hincrby +hscan +incrby +llen +lindex +lrange +rpush +sadd +sscan +zadd +zrem +zrange +zrangebyscore +xadd +xread \
-+pexpire +time +type +client|id +client|unblock"
-WORKER_RIGHTS = "+fcall +set +hget +hmget +hset +hincrby +hdel +hkeys +xadd +xread +xrevrange +xreadgroup +xgroup \
-+xinfo +type +client|id +client|unblock"
-DISPATCHER_RIGHTS = "+@all -@admin -@dangerous +info +client|unblock"
-
-
-@pytest.mark.parametrize("binary", BINARIES)
-async def test_the_rights_of_a_dispatcher_are_enough_for_everything(binary: str) -> None:
-    async with own_server(binary) as (server, store):
-        await store.raw("ACL", "SETUSER", "dispatcher", "on", ">pw", "~drr:{own}:*", *DISPATCHER_RIGHTS.split())
-        handle = RedisHarness(f"unix://dispatcher:pw@{server.socket_path}", "own")
-        await every_operation(handle.handle)
-        with pytest.raises(BackendError, match="permission"):
-            await RedisHarness.raw(handle, "GET", "another")
-        await handle.close()
-
-
-@pytest.mark.parametrize("binary", BINARIES)
-async def test_the_rights_in_the_documentation_are_enough(binary: str) -> None:
-    async with own_server(binary) as (server, store):
-        await store.handle.prepare()
-        leader = await Leader(store.handle).take_over()
-        await leader.commit(settings=Settings(quotas={OTHER.path: Quota(jobs=5, rate=1e6)}))
-        for name, rights in (("client", CLIENT_RIGHTS), ("worker", WORKER_RIGHTS)):
-            await store.raw("ACL", "SETUSER", name, "on", ">pw", "~drr:{own}:*", *rights.split())
-        client = RedisHarness(f"unix://client:pw@{server.socket_path}", "own")
-        hand = RedisHarness(f"unix://worker:pw@{server.socket_path}", "own")
-        ids = await submit(client.handle, job(reply_to="me"))
-        await hand.handle.join(worker())
-        await leader.dispatch(*await heads(store.handle))
-        (attempt,) = await hand.handle.read_attempts("w1", "i1", "default", 1, 0)
-        assert await hand.handle.heartbeat(worker(held=(attempt.token,)))  # type: ignore[union-attr]
-        assert await hand.handle.pending_attempts("w1", "i1", "default") == [attempt]
-        await hand.handle.report([succeeded(attempt.token)])  # type: ignore[union-attr]
-        ((event,),) = [(await leader.receive()).events]
-        assert event.kind is EventKind.SUCCEEDED  # type: ignore[union-attr]
-        assert await client.handle.look_up(ids) != [None]
-        assert await client.handle.replies("me", "", 0) == ("", [])
-        assert await client.handle.dead_letters() == []
-        await client_does_everything(client.handle)
-        assert (await hand.handle.stops("", 0))[1] == []
-        assert (await hand.handle.stops("0-0", 0))[1] == []
-        assert await hand.handle.report_progress(attempt.token, ids[0], b"x")  # type: ignore[union-attr]
-        assert (await client.handle.read_status()).leader.token == leader.token
-        assert await hand.handle.worker_record("w1") is not None
-        await hand.handle.leave("w1", "i1")
-        await client.close()
-        await hand.close()

@@ -19,7 +19,7 @@ class RedisBackend(ClientRole, WorkerRole, AuditRole):
 
 
 def open_redis(url: str, namespace: str, clock: Clock) -> RedisBackend:
-    """Return the store at ``url`` (``redis://``, ``rediss://`` or ``unix://``); connects when first used.
+    """Return the store at ``url`` ; connects when first used. urls.py has the forms of a URL.
 
     ``clock`` is part of every adapter's signature and not read by this one: the server measures how long a
     read blocks, and a connection that hangs is found out by its socket. Raises `drr.errors.InvalidValue`

@@ -38,6 +38,8 @@ from drr.model import (
 )
 from drr_backends.redis.accounts import decode_change, decode_usage
 from drr_backends.redis.codec import decode_delayed, decode_lease
+from drr_backends.redis.library import function
+from drr_backends.redis.link import Command
 from drr_backends.redis.listing import list_jobs
 from drr_backends.redis.records import (
     decode_completion,
@@ -67,17 +69,21 @@ class ClientRole(Store):
         for job in jobs:
             check_job(job)
         batch = Batch(self.keys, jobs, call_nonce(client, call))
-        reply = await self.call(
-            "submit",
-            batch.keys_after(self.keys.calls(client)),
-            call,
-            len(jobs),
-            CALLS_REMEMBERED,
-            CALL_MEMORY,
-            *batch.arguments(),
-            repeatable=True,
-        )
-        return batch.ids(reply)
+        memory = self.keys.calls(client)
+        keys = batch.keys_after(memory)
+        arguments = (call, len(jobs), CALLS_REMEMBERED, CALL_MEMORY, *batch.arguments())
+        command: Command = ("FCALL", function("submit"), len(keys), *keys, *arguments)
+        replication = self.address.replication
+        if not replication.replicas:
+            return batch.ids(await self.link.call(*command, repeatable=True))
+        # The expiry is set once more because the server waits for what this connection wrote last, and a call that is
+        # repeated on another connection, and recognised there, writes nothing.
+        follow = ("PEXPIRE", memory, CALL_MEMORY)
+        reply, _, acknowledged = await self.link.calls([command, follow, replication.command], repeatable=True)
+        (reply,) = checked([reply])
+        ids = batch.ids(reply)
+        replication.check(ids, acknowledged)
+        return ids
 
     async def calls(self, client: str) -> list[int]:
         """See `drr.backend.ClientPort.calls`."""

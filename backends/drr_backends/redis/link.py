@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
-from urllib.parse import urlsplit
 
 import anyio
 import hiredis
-from redis.asyncio.connection import AbstractConnection, BlockingConnectionPool, Connection, parse_url
+from redis.asyncio.connection import AbstractConnection, BlockingConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
+    ReadOnlyError,
     RedisError,
     ResponseError,
 )
@@ -34,7 +33,6 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from drr.errors import (
     BackendError,
     CommitRefused,
-    InvalidValue,
     NotLeader,
     StoreCorrupt,
     StoreFull,
@@ -42,7 +40,10 @@ from drr.errors import (
     StoreUnavailable,
     StoreUnsupported,
 )
+from drr_backends.redis.connecting import anonymous
 from drr_backends.redis.refusals import REFUSALS, refusal
+from drr_backends.redis.tls import handshake_fault
+from drr_backends.redis.urls import read_url
 
 Command: TypeAlias = Sequence[str | bytes | int | float]
 
@@ -58,39 +59,27 @@ BLOCK_GRACE: Final = 2.0
 """Seconds above its block after which a blocking read counts as lost."""
 UNBLOCK_AGAIN: Final = 0.05
 """Seconds after which a cancelled blocking read that goes on is unblocked once more."""
-_URL_OPTIONS: Final = ("host", "port", "path", "db", "username", "password", "client_name")
 
 
 class Address:
     """Where the store is: what to connect with, and what to call it in messages (never with a password)."""
 
     def __init__(self, url: str) -> None:
-        try:
-            options: dict[str, Any] = dict(parse_url(url))
-            parts = urlsplit(url)
-            self.shown = parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
-        except ValueError as error:
-            raise InvalidValue("store URL", _without_password(url), f"it must be valid: {error}") from None
-        self.connection_class: type[AbstractConnection] = options.pop("connection_class", Connection)
-        for name in options:
-            # What this adapter relies on (timeouts, retries, decoding) is not for the URL to change.
-            if name not in _URL_OPTIONS and not name.startswith("ssl_"):
-                raise InvalidValue(
-                    "store URL option", name, f"it must be ssl_... or one of {', '.join(_URL_OPTIONS)}"
-                )
+        place = read_url(url)
+        self.shown = place.shown
+        self.connection_class = place.connection_class
+        self.replication = place.replication
         self.reply_timeout = REPLY_TIMEOUT
-        options |= {
+        self._options = {
+            **place.options,
             "socket_connect_timeout": CONNECT_TIMEOUT,
             "retry": Retry(NoBackoff(), 0),
             "decode_responses": False,
             "encoding": "utf-8",
             "protocol": 2,
             "health_check_interval": 0,
+            **anonymous(),
         }
-        # CLIENT SETINFO fails under an ACL of Redis 7.0; what turns it off is spelt differently by version.
-        known = inspect.signature(AbstractConnection.__init__).parameters
-        options |= {"driver_info": None} if "driver_info" in known else {"lib_name": None, "lib_version": None}
-        self._options = options
 
     def make_pool(self) -> BlockingConnectionPool:
         """Return a pool of connections for commands that do not block."""
@@ -112,6 +101,8 @@ class Address:
             return BackendError(f"the store at {self.shown} refuses these credentials: {error}")
         if isinstance(error, ResponseError):
             return self._translate_reply(error)
+        if (fault := handshake_fault(error)) is not None:
+            return BackendError(f"no encrypted connection to the store at {self.shown}: {fault}")
         if isinstance(error, BusyLoadingError):
             return StoreUnavailable(f"the store at {self.shown} is still loading its data")
         if isinstance(error, RedisTimeoutError | TimeoutError):
@@ -145,13 +136,24 @@ class Address:
                 "connect to the node that does"
             )
         unavailable = ("READONLY", "NOREPLICAS", "MISCONF", "UNBLOCKED", "LOADING", "MASTERDOWN", "BUSY", "TRYAGAIN")
-        if word in unavailable or type(error).__name__ == "ReadOnlyError" or "read only replica" in text:
+        if word in unavailable or demoted(error):
             return StoreUnavailable(f"the store at {self.shown} takes no writes now: {text}")
         if "unknown command" in text:
             return StoreUnsupported(f"the server at {self.shown} lacks a command: {text}")
         if "wrong type" in text or "WRONGTYPE" in text:
             return StoreCorrupt(f"a key of the store at {self.shown} has a type that drr did not give it: {text}")
         return BackendError(f"the store at {self.shown} refused: {text}")
+
+
+def demoted(error: Exception) -> bool:
+    """Whether an error tells that the server is a replica now: what is connected to it is of no use any more."""
+    text = str(error)
+    return (
+        isinstance(error, ReadOnlyError)
+        or text.startswith(("READONLY", "MASTERDOWN"))
+        or "read only replica" in text
+        or "previous master is now a slave" in text  # what redis-py makes of it under Sentinel
+    )
 
 
 class Link:
@@ -195,12 +197,18 @@ class Link:
         try:
             connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]
             try:
-                return await exchange(connection, packed, count, self.address)
+                replies = await exchange(connection, packed, count, self.address)
             finally:
                 with anyio.CancelScope(shield=True):
                     await pool.release(connection)
         except (RedisError, OSError) as error:
+            if demoted(error):
+                await pool.disconnect(inuse_connections=False)
             raise self.address.translate(error) from error
+        if not connection.is_connected:
+            # The server has become a replica. The idle connections would only learn it one by one.
+            await pool.disconnect(inuse_connections=False)
+        return replies
 
 
 def pack(command: Command) -> bytes:
@@ -213,9 +221,10 @@ async def exchange(connection: AbstractConnection, packed: bytes, count: int, ad
     """Send ``packed`` and read ``count`` replies; refusals become `BackendError` objects in their places.
 
     A connection on which this fails half-way, or is cancelled, is closed: a later user must not get what
-    was meant for this one.
+    was meant for this one. So is one to a server that has become a replica: the next may lead to the primary.
     """
     replies: list[Any] = []
+    useless = False
     try:
         await connection.send_packed_command(packed)
         for _ in range(count):
@@ -223,10 +232,14 @@ async def exchange(connection: AbstractConnection, packed: bytes, count: int, ad
                 replies.append(await connection.read_response())
             except ResponseError as error:
                 replies.append(address.translate(error))
+                useless = useless or demoted(error)
     except BaseException:
         with anyio.CancelScope(shield=True):
             await connection.disconnect(nowait=True)
         raise
+    if useless:
+        with anyio.CancelScope(shield=True):
+            await connection.disconnect(nowait=True)
     return replies
 
 
@@ -289,8 +302,3 @@ class BlockingLink:
         if isinstance(self._client_id, int) and not self._link.closed:
             with contextlib.suppress(BackendError):
                 await self._link.call("CLIENT", "UNBLOCK", self._client_id)
-
-
-def _without_password(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
