@@ -90,16 +90,14 @@ class Trial:
         own = own_ends(completions, by_label)
         foreign = sum(len((jobs & completions.keys()) - own[label]) for label, jobs in by_label.items())
         if findings.replayed:
-            # What was lost and submitted again is another job of the same label, and that is the one to end. A lost
-            # job's id may be given anew, to another job of its batch: what is recorded under it then is not its end.
+            # What was lost and submitted again is another job of the same label, and that is the one to end.
             findings.notes["submitted_again"] = sum(len(jobs) > 1 for jobs in by_label.values())
-            findings.notes["ids_given_anew"] = foreign
             acknowledged = [next(iter(own[told.label]), told.about) for told in facts.acknowledged]
             by_label = own
             ended = set().union(*own.values())
             completions = {job: end for job, end in completions.items() if job in ended}
             good = successes(completions)
-        elif foreign:
+        if foreign:
             findings.problems.append(f"{foreign} ends are those of other jobs")
         verdict = judge(
             acknowledged,

@@ -193,9 +193,10 @@ class ClientPort(Protocol):
         """Append ``jobs`` (at most `ITEM_LIMIT`) to their lanes in order; return their ids.
 
         ``client`` is unique to one client process, ``call`` rises by one per call: a repeated pair is
-        recognised among the client's last 64 calls (`CALLS_REMEMBERED`). The jobs' nonce is
-        `drr.model.call_nonce` of the two; a job whose idempotency key is taken is not added, and the id of the first
-        one with that key stands in its place. A job with ``due_at`` in the future (by the store's clock) is kept
+        recognised among the client's last 64 calls (`CALLS_REMEMBERED`). The call's nonce is
+        `drr.model.call_nonce` of the two, the jobs' are `drr.model.job_nonce` of that. A job whose idempotency key
+        is taken is not added, and the id of the first one with that key stands in its place. A job with ``due_at``
+        in the future (by the store's clock) is kept
         aside until the leader queues it.
 
         All of these refuse the whole call: `JobExists` for a job whose ``name`` is taken; `UnknownLimit` for a

@@ -78,6 +78,7 @@ __all__ = [
     "check_number",
     "check_path",
     "format_job_id",
+    "job_nonce",
     "parse_amount",
     "parse_job_id",
 ]
@@ -200,11 +201,20 @@ def format_job_id(lane: Lane, sequence: int, nonce: str) -> str:
 
 
 def call_nonce(client: str, call: int) -> str:
-    """Return the nonce of all jobs of one submit: 10 hexadecimal digits that follow from its client and call number.
+    """Return the nonce of a submit: 10 hexadecimal digits that follow from its client and call number.
 
-    It is the same when the call is repeated, so that a retried submit yields the same ids.
+    It is the same when the call is repeated, so that a retried submit yields the same ids. See `job_nonce`.
     """
     return blake2s(f"{client}:{call}".encode(), digest_size=5).hexdigest()
+
+
+def job_nonce(nonce: str, index: int) -> str:
+    """Return the nonce of the ``index``-th job (from 0) of a submit with this nonce: itself, then ``nonce.1`` etc.
+
+    Each has its own, since a store that has lost its last moments gives numbers twice: if the call is repeated then,
+    the number that one job of it had may go to another one.
+    """
+    return f"{nonce}.{index}" if index else nonce
 
 
 def parse_job_id(job_id: str) -> tuple[Lane, int, str]:

@@ -377,6 +377,7 @@ class Replay:
             _, _, nonce = parse_job_id(job_id)
         except InvalidValue:
             return False
+        nonce, _, _ = nonce.partition(".")
         held = self._by_nonce.get(nonce)
         if held is None or (not held.open and held.acked_at is None):
             return False

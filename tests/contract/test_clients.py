@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import ANY as ANY_ID
+
 import anyio
 import pytest
 
@@ -36,6 +38,18 @@ async def test_a_job_id_names_lane_number_and_nonce(backend: Backend) -> None:
     lane, sequence, nonce = parse_job_id(job_id)
     assert (lane, nonce) == (LANE, call_nonce("client", 7))
     assert (await heads(backend))[0].sequence == sequence
+
+
+async def test_jobs_of_one_submit_have_nonces_of_their_own(backend: Backend) -> None:
+    """Numbers may be given twice by a store that lost its last moments: the id of one must not become another's."""
+    ids = await backend.submit("client", 8, [job(name="a"), job(key="b"), job()])
+    nonce = call_nonce("client", 8)
+    assert [parse_job_id(job_id)[2] for job_id in ids] == [nonce, f"{nonce}.1", f"{nonce}.2"]
+    assert await backend.submit("client", 8, [job(name="a"), job(key="b"), job()]) == ids
+    assert await backend.find(LANE.path, "b") == ids[1]
+    assert await backend.submit("client", 9, [job(), job(key="b")]) == [ANY_ID, ids[1]]
+    found = await backend.look_up(ids)
+    assert [status.job_id for status in found if status is not None] == ids
 
 
 async def test_every_field_of_a_job_reaches_its_header(backend: Backend) -> None:

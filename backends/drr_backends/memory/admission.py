@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from drr.backend import CALLS_RELEASED, CALLS_REMEMBERED
 from drr.errors import BacklogFull, JobExists, RateLimited, StoreFull, UnknownLimit
-from drr.model import UNNAMED_WORK, Header, JobSpec, Quota, TenantPath, call_nonce
+from drr.model import UNNAMED_WORK, Header, JobSpec, Quota, TenantPath, call_nonce, job_nonce
 from drr_backends.memory.records import CLIENT_TTL, Bucket, Calls, Entry, Key, micro
 from drr_backends.memory.store import Store
 
@@ -153,7 +153,7 @@ def _add(
     ids: list[str] = []
     here: dict[tuple[TenantPath, str], str] = {}
     due_before = store.first_due
-    for job, taken in zip(jobs, known, strict=True):
+    for index, (job, taken) in enumerate(zip(jobs, known, strict=True)):
         text = job.key or job.name
         place = (job.lane.path, text)
         store.sequence += 1  # also for one that is not added: job i of a call has the i-th number
@@ -163,7 +163,7 @@ def _add(
         header = Header(
             job.lane,
             store.sequence,
-            nonce,
+            job_nonce(nonce, index),
             job.task,
             job.submitted_at,
             job.estimate,

@@ -118,9 +118,11 @@ def encode_header(job: JobSpec | Header, nonce: str) -> bytes:
 def _header_fault(
     task: Any, nonce: Any, submitted_at: Any, estimate: Any, timeout: Any, result_ttl: Any, reply_to: Any
 ) -> str | None:
-    for what, name in (("task", task), ("nonce", nonce), ("reply_to", reply_to)):
+    for what, name in (("task", task), ("reply_to", reply_to)):
         if name.__class__ is not str or (name not in _known_names and not _learn(what, name)):
             return f"{what} is no valid name"
+    if nonce.__class__ is not str or not _is_nonce(nonce):
+        return "nonce is no valid name"
     # Comparisons with NaN are false, so these refuse it too; a bool has another class.
     if submitted_at.__class__ not in (float, int) or not 0 <= submitted_at <= WALL_MAX:
         return "the time of submission is out of range"
@@ -133,6 +135,14 @@ def _header_fault(
     if timeout is not None and (timeout.__class__ not in (float, int) or not 0 < timeout <= SECONDS_MAX):
         return "the timeout is out of range"
     return None
+
+
+def _is_nonce(nonce: str) -> bool:
+    """Whether a nonce is a valid name. Those of one submit differ behind the dot, and are not learnt one by one."""
+    name, dot, index = nonce.partition(".")
+    if dot and not (index.isdecimal() and index.isascii() and len(index) <= 4):
+        name = nonce
+    return name in _known_names or _learn("nonce", name)
 
 
 def _learn(what: str, name: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 
-from drr.model import ANY, UNNAMED_WORK, JobSpec, Lane, TenantPath
+from drr.model import ANY, UNNAMED_WORK, JobSpec, Lane, TenantPath, job_nonce
 from drr_backends.redis.codec import body_of
 from drr_backends.redis.keys import Keys
 
@@ -41,7 +41,7 @@ class Batch:
         if lane is None:
             lane = self._lanes[job.lane] = [str(job.lane)]
             self._limits.update(dict.fromkeys(job.lane.limits))
-        lane += (index, body_of(job, self._nonce))
+        lane += (index, body_of(job, job_nonce(self._nonce, index)))
         micros = round((UNNAMED_WORK if job.estimate is None else job.estimate) * 1e6)
         work = self._work.get(job.lane.path)
         if work is None:
@@ -88,7 +88,11 @@ class Batch:
         """Return the jobs' ids, in order, from what the call returned."""
         first = int(reply[0])
         heads = {lane: str(lane) for lane in self._lanes}
-        ids = [f"{heads[job.lane]}:{first + index}~{self._nonce}" for index, job in enumerate(self._jobs)]
+        nonces = (job_nonce(self._nonce, index) for index in range(len(self._jobs)))
+        ids = [
+            f"{heads[job.lane]}:{sequence}~{nonce}"
+            for sequence, (job, nonce) in enumerate(zip(self._jobs, nonces, strict=True), first)
+        ]
         for index, job_id in zip(reply[1::2], reply[2::2], strict=True):
             assert isinstance(job_id, bytes)
             ids[int(index)] = job_id.decode()

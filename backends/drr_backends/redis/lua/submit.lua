@@ -11,7 +11,7 @@
 --         8 msgpack, or '': for each job with a key or a name of its own [index, its alias in KEYS, milliseconds to
 --         remember it, 1 if a taken one refuses the call, key for people]
 --         9 msgpack, or '': index of job, due time in seconds, index, ...
---         10 the jobs' nonce
+--         10 the call's nonce: that of its first job, '.1' behind it that of the second, and so on
 -- Returns the first job's sequence number as a string (job i has that number plus i), followed by index and id of each
 --         job that was not added because its key was taken; refuses QUOTA, EXISTS, NOLIMIT or BADCALL.
 
@@ -190,7 +190,8 @@ local function submit(keys, args)
                 end
             end
             if #aliases > 0 then
-                ids[index] = string.format('%s:%.0f~%s', lane[1], base + index, args[10])
+                local nonce = index > 0 and string.format('%s.%.0f', args[10], index) or args[10]
+                ids[index] = string.format('%s:%.0f~%s', lane[1], base + index, nonce)
             end
         end
         if #frames > 0 then
