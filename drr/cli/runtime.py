@@ -95,9 +95,12 @@ def process_name() -> str:
 
 
 def shown_url(url: str) -> str:
-    """Return a URL without its password."""
+    """Return a URL without its password, and without those among its options."""
     parts = urlsplit(url)
-    if parts.password is None:
+    query = re.sub(r"(password=)[^&]*", r"\1***", parts.query)
+    netloc = parts.netloc
+    if parts.password is not None:
+        netloc = f"{parts.username or ''}:***@{netloc.rpartition('@')[2]}"
+    if (netloc, query) == (parts.netloc, parts.query):
         return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+    return urlunsplit(parts._replace(netloc=netloc, query=query))

@@ -132,6 +132,10 @@ def test_options_win_over_what_a_worker_was_made_with() -> None:
         ("redis://ada:secret@db:1/2", "redis://ada:***@db:1/2"),
         ("rediss://:secret@db/0?x=1", "rediss://:***@db/0?x=1"),
         ("unix:///run/server.sock", "unix:///run/server.sock"),
+        (
+            "redis+sentinel://me:secret@one,two:1/jobs?sentinel_password=secret&tls=yes&ssl_password=secret",
+            "redis+sentinel://me:***@one,two:1/jobs?sentinel_password=***&tls=yes&ssl_password=***",
+        ),
     ],
 )
 def test_a_shown_url_has_no_password(url: str, shown: str) -> None:

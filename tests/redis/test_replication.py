@@ -6,12 +6,13 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from drr.client import Client, Submission
+from drr.client import Client, Outbox, Submission
 from drr.clock import SystemClock
 from drr.embedded import EmbeddedServer
 from drr.errors import BacklogFull, InvalidValue, NotReplicated, StoreUnavailable
@@ -165,6 +166,24 @@ async def test_a_client_passes_it_on_and_goes_on(pair: Pair) -> None:
     async with Client(pair.primary.url + WAITING, namespace=pair.namespace) as client:
         assert await client.submit_many([Submission("double", [n], tenant="acme/web") for n in range(3)]) == 3
     assert await pair.store(of=pair.replica).handle.lane_lengths([LANE]) == [7]
+
+
+async def test_an_outbox_keeps_what_is_not_replicated_and_repeats_it_if_it_is_lost(
+    pair: Pair, tmp_path: Path
+) -> None:
+    store = pair.store()
+    path = tmp_path / "outbox"
+    async with Client(
+        pair.primary.url + IMPATIENT, namespace=pair.namespace, outbox=Outbox(path, horizon=3600.0)
+    ) as client:
+        with pair.stopped_replica(), pytest.raises(NotReplicated):
+            await client.submit("double", [1], tenant="acme/web")
+    for name in await store.raw("KEYS", store.keys.prefix + "*"):
+        await store.raw("DEL", name)  # as a failover to a replica that had nothing of it
+    await store.handle.prepare()
+    async with Client(pair.primary.url, namespace=pair.namespace, outbox=Outbox(path, horizon=0.0)) as client:
+        await client.confirmed(PATIENCE)
+        assert await store.handle.lane_lengths([LANE]) == [1]
 
 
 @pytest.mark.parametrize(
