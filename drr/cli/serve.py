@@ -70,6 +70,9 @@ def serve(
         float | None, typer.Option(help="Longest seconds between heartbeats; a third of the lease at most.")
     ] = None,
     leader_lease: Annotated[float, typer.Option(help="Seconds after which a silent leader is replaced.")] = 3.0,
+    patience: Annotated[
+        float, typer.Option(help="Seconds to wait at the start for a store that cannot be reached.")
+    ] = 0.0,
     poison_after: Annotated[int, typer.Option(help="Lost attempts after which a job is given up.")] = 3,
     pool: Annotated[str, typer.Option(help="Pool that options without a POOL are meant for.")] = "default",
     weight: Weights = None,
@@ -123,7 +126,9 @@ def serve(
         },
     )
     recorder = make_recorder(record, record_limit, record_keep, record_anonymous)
-    dispatcher = _make(url, namespace, name, lease, heartbeat, leader_lease, poison_after, found, plans, recorder)
+    dispatcher = _make(
+        url, namespace, name, lease, heartbeat, leader_lease, patience, poison_after, found, plans, recorder
+    )
     probing = answering_probes(probe, lambda: dispatcher.health(patience=probe_patience))
     start_log(log_level)
     log.info("serving namespace %s at %s", namespace, shown_url(url))
@@ -138,6 +143,7 @@ def _make(
     lease: float,
     heartbeat: float | None,
     leader_lease: float,
+    patience: float,
     poison_after: int,
     found: Entitlements,
     plans: Path | None,
@@ -150,6 +156,7 @@ def _make(
         lease=lease,
         heartbeat=heartbeat,
         leader_lease=leader_lease,
+        patience=patience,
         poison_after=poison_after,
         pools=found.pools,
         policies=found.policies,

@@ -36,7 +36,7 @@ from drr.dispatcher.settings import (
     set_plans,
     set_pool,
 )
-from drr.dispatcher.surveying import keep_surveying, survey
+from drr.dispatcher.surveying import keep_surveying, prepare, survey
 from drr.dispatcher.vitals import Vitals
 from drr.errors import BackendError, CommitRefused, NotLeading, PlansError, StoreNotPrepared
 from drr.health import DispatcherHealth
@@ -60,10 +60,9 @@ class Dispatcher:
         async with Dispatcher("redis://localhost:6379", pools={"default": PoolPolicy()}) as dispatcher:
             await dispatcher.wait_leading()
 
-    Any number may run on one namespace: one leads, the others stand by and take over within about
-    ``leader_lease`` seconds when it fails, and at once when it leaves the context. After an error of the
-    store a dispatcher drops what it knows and loads again; such errors are logged, not raised. What is
-    raised, out of the ``async with`` block, is only an error of drr itself.
+    Any number may run on one namespace: one leads, the others stand by and take over within about ``leader_lease``
+    seconds when it fails, and at once when it leaves the context. After an error of the store a dispatcher drops
+    what it knows and loads again; such errors are logged. Out of the ``async with`` block come only errors of drr.
     """
 
     def __init__(
@@ -75,6 +74,7 @@ class Dispatcher:
         lease: float = 30.0,
         heartbeat: float | None = None,
         leader_lease: float = 3.0,
+        patience: float = 0.0,
         poison_after: int = 3,
         depth: int = 2,
         pools: Mapping[str, PoolPolicy] | None = None,
@@ -91,6 +91,7 @@ class Dispatcher:
         an attempt that nobody claims, is lost; at least 0.1. ``heartbeat``: the longest interval between two
         heartbeats of any worker, at most (and by default) a third of the lease; a worker that misses two is
         sent nothing new. ``leader_lease``: seconds after which a silent leader is replaced; 0.1 to 3600.
+        ``patience``: seconds to wait at the start for a store that cannot be reached; by default none.
         ``poison_after``: lost attempts after which a job is given up. ``depth``: names in a tenant path,
         organisation and project by default; must be the same for all dispatchers of a namespace.
 
@@ -107,7 +108,7 @@ class Dispatcher:
         Raises `InvalidConfiguration`, `InvalidPolicy`, `InvalidName`, `PlansError` or `UnknownBackend`.
         """
         self._options: Options = read_options(
-            name, lease, heartbeat, leader_lease, poison_after, depth, pools, policies
+            name, lease, heartbeat, leader_lease, patience, poison_after, depth, pools, policies
         )
         self._clock = clock or SystemClock()
         self._owned = isinstance(store, str)
@@ -145,7 +146,7 @@ class Dispatcher:
         try:
             if self._recorder is not None:
                 self._recorder.open()
-            await self._backend.prepare()
+            await prepare(self._backend, self._clock, self._rng, self._options.patience)
             await survey(self._backend, self._vitals)
         except BaseException:
             await self._close_record()

@@ -23,6 +23,7 @@ class Options:
     name: str
     rules: Rules
     leader_lease: float
+    patience: float
     bindings: tuple[Binding, ...]
 
 
@@ -31,6 +32,7 @@ def read_options(
     lease: float,
     heartbeat: float | None,
     leader_lease: float,
+    patience: float,
     poison_after: int,
     depth: int,
     pools: Mapping[str, PoolPolicy] | None,
@@ -39,6 +41,7 @@ def read_options(
     """Return the checked settings; see `Dispatcher`."""
     check_number("lease", lease, 0.1, 86_400.0, error=InvalidConfiguration)
     check_number("leader lease", leader_lease, 0.1, 3600.0, error=InvalidConfiguration)
+    check_number("patience", patience, 0.0, 86_400.0, error=InvalidConfiguration)
     for what, value, high in (("poison_after", poison_after, 65_535), ("depth", depth, 16)):
         if type(value) is not int or not 1 <= value <= high:
             raise InvalidConfiguration(what, value, f"it must be a whole number from 1 to {high}")
@@ -49,7 +52,8 @@ def read_options(
         bindings.extend(
             set_node(pool, check_node_policy(path, policy, depth), policy) for path, policy in nodes.items()
         )
-    return Options(check_name("dispatcher", name or "dispatcher"), rules, float(leader_lease), tuple(bindings))
+    checked = check_name("dispatcher", name or "dispatcher")
+    return Options(checked, rules, float(leader_lease), float(patience), tuple(bindings))
 
 
 def _check_heartbeat(lease: float, heartbeat: float | None) -> float:

@@ -1,19 +1,39 @@
-"""Asking the store what it keeps: at the start, and again and again, since servers are replaced and set anew."""
+"""Preparing the store at the start, and asking it what it keeps: then and ever again, since servers are replaced."""
 
 from __future__ import annotations
 
 import logging
+import random
 from typing import Final
 
 from drr.backend import Backend
 from drr.clock import Clock
 from drr.dispatcher.vitals import Vitals
-from drr.errors import BackendError
+from drr.errors import BackendError, StoreUnavailable
+from drr.timing import Backoff
 
 log = logging.getLogger("drr.dispatcher")
 
 INTERVAL: Final = 60.0
 """Seconds between two questions."""
+
+
+async def prepare(backend: Backend, clock: Clock, rng: random.Random, patience: float) -> None:
+    """Prepare the store; while it cannot be reached, try again for ``patience`` seconds, then raise."""
+    began, backoff, told = clock.monotonic(), Backoff(rng), False
+    while True:
+        try:
+            await backend.prepare()
+        except StoreUnavailable as error:
+            pause = backoff.next()
+            if clock.monotonic() + pause - began > patience:
+                raise
+            if not told:
+                log.warning("%s; waiting for %g s at most", error, patience)
+                told = True
+        else:
+            return
+        await clock.sleep(pause)
 
 
 async def survey(backend: Backend, vitals: Vitals) -> None:

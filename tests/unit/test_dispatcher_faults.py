@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, ClassVar
 
+import anyio
 import pytest
 
 from drr.backend import Attempt, Commit, EventKind, Peek, Request, RequestKind, Window, check_commit
@@ -299,3 +300,30 @@ def test_a_count_kept_beside_the_leases_would_leak() -> None:
     assert dispatched - reported == 2, "the naive count has lost a slot"
     assert desk.counters.zombies == 1
     desk.check()
+
+
+@pytest.mark.parametrize(("times", "patience", "leads"), [(3, 5.0, True), (3, 0.0, False), (1000, 5.0, False)])
+async def test_a_store_that_is_away_at_the_start_is_waited_for_with_patience(
+    times: int, patience: float, leads: bool
+) -> None:
+    site = Site()
+    plan = Plan(fail_at=1, times=times, only=frozenset({"prepare"}))
+    dispatcher = site.dispatcher(FaultyBackend(site.backend, plan), patience=patience)
+    outcome: list[object] = []
+
+    async def serve() -> None:
+        try:
+            async with dispatcher:
+                await dispatcher.wait_leading()
+                outcome.append("leads")
+        except StoreUnavailable as error:
+            outcome.append(error)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(serve)
+        for _ in range(20):
+            await site.clock.advance(1.0)
+    assert (outcome == ["leads"]) is leads
+    assert len(outcome) == 1
+    assert (len(plan.failed) > 1) is (patience > 0.0)
+    await site.backend.close()
